@@ -1,0 +1,15 @@
+"""Ids: UUIDv7 strings, so that they sort by time."""
+
+from __future__ import annotations
+
+import secrets
+import time
+import uuid
+
+
+def new_id() -> str:
+    """A UUIDv7 (RFC 9562): 48 bits of Unix milliseconds, then random bits."""
+    value = (time.time_ns() // 1_000_000) << 80 | secrets.randbits(80)
+    value = value & ~(0xF << 76) | 0x7 << 76
+    value = value & ~(0x3 << 62) | 0x2 << 62
+    return str(uuid.UUID(int=value))

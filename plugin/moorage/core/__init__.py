@@ -1,0 +1,1 @@
+"""Decisions. Pure: values in, values out; no clock, randomness, environment, file, socket, thread or logger."""
