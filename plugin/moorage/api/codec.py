@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -13,9 +14,13 @@ T = TypeVar("T")
 
 
 @cache
+def _cached(kind: Hashable) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
 def adapter(kind: Any) -> TypeAdapter[Any]:
     """The (cached) pydantic adapter of a type."""
-    return TypeAdapter(kind)
+    return _cached(kind)
 
 
 def dumps(value: object, kind: Any = None) -> bytes:

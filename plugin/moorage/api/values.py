@@ -72,19 +72,36 @@ class LeaseView:
 
 
 class EventKind(StrEnum):
+    """Kinds of journal rows, each with its facts. Every row of a lease also has ``epoch``."""
+
     SUBMITTED = "submitted"
+    #: A queued lease's reason changed.
     HELD = "held"
+    #: workers, gpus, level, nodes (comma separated).
     GRANTED = "granted"
+    #: The attempt was heard for the first time.
     STARTED = "started"
+    #: At most one a second: phase, step, samples, samples_total, loss, throughput, workers, checkpoint_step, gpus
+    #: (held now), and ``metric.<name>`` for each metric of the progress.
     PROGRESS = "progress"
+    #: The target changed: from, to (workers), why, revision, gpus.
     RESIZED = "resized"
+    #: Training again after a resize, an interruption or a retry: step, best_step, steps_lost, seconds_stopped (since the
+    #: last heartbeat in phase training), workers.
+    RESUMED = "resumed"
+    #: An attempt is over and the lease queued again: fault, interruption (0 or 1).
     RETRIED = "retried"
     WARNED = "warned"
     STOPPING = "stopping"
+    #: outcome.
     ENDED = "ended"
+    #: A node got one: deadline (ISO 8601), source.
     NOTICE = "notice"
+    #: A node is lost; one row for the node, and one for each lease that held something there: workers, notice (0 or 1).
     LOST = "lost"
+    #: A node joined, came back, restarted its agent, or was cordoned or drained.
     NODE = "node"
+    #: allocation, state.
     ALLOCATION = "allocation"
     POLICY = "policy"
     TOKEN = "token"

@@ -1,4 +1,4 @@
-"""All that `decide` sees: an immutable fleet and its leases. Every change returns another state and copies only what changed."""
+"""All that `decide` sees: an immutable fleet and its leases. A change returns another state, copying only what changed."""
 
 from __future__ import annotations
 
