@@ -1,0 +1,38 @@
+"""The options that say where the broker is, and the client made from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from moorage import settings
+from moorage.api.errors import Invalid
+
+if TYPE_CHECKING:
+    from moorage.client import Client
+
+Url = Annotated[str | None, typer.Option("--url", help="Broker; else MOORAGE_URL, else http://127.0.0.1:8740.")]
+TokenFile = Annotated[
+    Path | None, typer.Option("--token-file", help="File with the token; else MOORAGE_TOKEN or MOORAGE_TOKEN_FILE.")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def read_token(path: Path | None) -> str | None:
+    """The token of a file, or None for no file. Raises `Invalid` for one that cannot be read."""
+    if path is None:
+        return None
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise Invalid("token-file", str(path), f"name a file that can be read ({error.strerror})") from error
+
+
+def connect(url: str | None, token_file: Path | None, *, timeout: float = 10.0, retry_for: float = 10.0) -> Client:
+    """A client for these options and the environment."""
+    from moorage.client import Client
+
+    where = settings.connection(url, read_token(token_file))
+    return Client(where.url, where.token, timeout=timeout, retry_for=retry_for)
