@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 @cache
 def _cached(kind: Hashable) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
+    return TypeAdapter(cast(Any, kind))
 
 
 def adapter(kind: Any) -> TypeAdapter[Any]:

@@ -86,8 +86,8 @@ class EventKind(StrEnum):
     PROGRESS = "progress"
     #: The target changed: from, to (workers), why, revision, gpus.
     RESIZED = "resized"
-    #: Training again after a resize, an interruption or a retry: step, best_step, steps_lost, seconds_stopped (since the
-    #: last heartbeat in phase training), workers.
+    #: Training again after a resize, an interruption or a retry: step, best_step, steps_lost, seconds_stopped (since
+    #: the last heartbeat in phase training), workers.
     RESUMED = "resumed"
     #: An attempt is over and the lease queued again: fault, interruption (0 or 1).
     RETRIED = "retried"
