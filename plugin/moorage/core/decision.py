@@ -82,16 +82,22 @@ class Retry:
     not_before: datetime | None = None
     fault: bool = False
     interruption: bool = False
+    #: Taken for a better claim: counts for nothing, and the attempt may checkpoint until `by`.
+    preempted: bool = False
+    #: When its allocations are taken in any case. None: now, or after the stop's grace where it was preempted.
+    by: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """The lease ends; its allocations drain until `by`."""
+    """The lease ends; its allocations drain until `by`. None: now."""
 
     lease: str
     outcome: Outcome
     reason: str
     by: datetime | None = None
+    #: The completion marker's text, where there is one.
+    result: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,10 +129,11 @@ class Drop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warn:
-    """Tell the attempt and its owner; changes nothing."""
+    """Tell the attempt and its owner, once per `key`; only the lease's `warnings` remember it."""
 
     lease: str
     reason: str
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

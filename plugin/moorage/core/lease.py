@@ -239,6 +239,14 @@ class Lease:
     owner_heard: float | None = None
     #: Hearing clock when the attempt (trainer, or agent for it) was last heard. None: not since its grant.
     attempt_heard: float | None = None
+    #: Hearing clock at its last grant. None: never granted.
+    granted_heard: float | None = None
+    #: `best_step` at its last grant: an attempt that ends at the same step got nowhere.
+    granted_step: int = 0
+    #: Attempts in a row that ended without a new step; bounded by `Policy.fruitless_attempts`.
+    fruitless: int = 0
+    #: Warnings given so far, key -> sentence; each is given once.
+    warnings: Mapping[str, str] = field(default_factory=dict)
     #: Lease whose checkpoints this one continues.
     resume_from: str | None = None
     #: Facts others hang on it, for example {"mlflow.run_id": ...}.

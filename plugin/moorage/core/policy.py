@@ -121,6 +121,14 @@ class Policy:
     #: Retry back-off: first and largest.
     retry_first_s: float = 2.0
     retry_max_s: float = 60.0
+    #: Attempts in a row without a new step, whatever ended them (preemption aside), before the lease fails.
+    fruitless_attempts: int = 20
+    #: A node whose notice's deadline passed is lost after this much silence.
+    notice_silent_s: float = 5.0
+    #: GPU time of an attempt that was silent for longer is of unknown use.
+    unknown_after_s: float = 15.0
+    #: Warn when this share of a budget is spent.
+    budget_warn: float = 0.8
     rebalance_every_s: float = 2.0
     #: Length bound of `Lease.observations`.
     observations: int = 256

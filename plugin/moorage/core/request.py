@@ -26,7 +26,7 @@ class CapacityType(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topology:
-    """Which domain all workers share. Level names come from the policy (`Policy.levels`), plus ``host`` and ``island``."""
+    """Which domain all workers share. Level names: the policy's (`Policy.levels`), plus ``host`` and ``island``."""
 
     #: Level whose one domain must hold every worker; a request that cannot have that waits.
     required: str | None = None

@@ -1,4 +1,7 @@
-"""All that `decide` sees: an immutable fleet and its leases. A change returns another state, copying only what changed."""
+"""All that `decide` sees: an immutable fleet and its leases.
+
+A change returns another state and copies only what changed.
+"""
 
 from __future__ import annotations
 
