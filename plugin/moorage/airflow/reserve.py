@@ -1,0 +1,106 @@
+"""GPUs held across several tasks: a setup task that leases, a teardown task that releases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowException, AirflowFailException
+
+from moorage.airflow import options
+from moorage.airflow.hook import MoorageHook
+from moorage.airflow.leased import TEMPLATED, Ask, LeasedOperator, client_id, owner
+from moorage.airflow.operators import ASKED
+from moorage.api.errors import MoorageError
+from moorage.core.invalid import Invalid
+from moorage.core.lease import LeaseState
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from moorage.core.request import Topology
+
+
+class GpuLeaseOperator(LeasedOperator):
+    """Leases GPUs without a job, and ends once it has them; returns ``{"lease": id}``.
+
+    The lease needs an end: `stop_after`, `execution_timeout` or the DAG's `dagrun_timeout`. ``lease.teardown()`` makes
+    the task that releases it. While no task runs on the lease, something must `watch` it, or it is given back after the
+    policy's grace (2 minutes).
+
+    Args:
+        stop_after: the lease's end, from submission.
+        workers, gpus_per_worker, models, capacity, topology, ...: as `GpuTrainOperator` has them.
+    """
+
+    template_fields: Sequence[str] = (*TEMPLATED, *ASKED, "stop_after")
+    until = "granted"
+
+    def __init__(
+        self,
+        *,
+        stop_after: timedelta | str | None = None,
+        workers: int | str | tuple[int, int] = 1,
+        topology: Mapping[str, str] | Topology | str | None = None,
+        budget_usd: Decimal | float | str | None = None,
+        **kwargs: Any,
+    ) -> None:
+        for name in set(ASKED) - {"workers", "topology", "budget_usd"}:
+            setattr(self, name, kwargs.pop(name, None))
+        super().__init__(**kwargs)
+        self.stop_after, self.workers, self.topology, self.budget_usd = stop_after, workers, topology, budget_usd
+
+    def ask(self, context: Context, now: datetime) -> Ask:
+        """The request; raises `Invalid` if the lease would have no end."""
+        own = options.moment("stop_after", self.stop_after, now) if options.given(self.stop_after) else None
+        stop_at = options.earliest(own, self.stop_at(context, now))
+        if stop_at is None:
+            raise Invalid("stop_after", None, "a lease without a job needs an end, for example timedelta(hours=2)")
+        asked = {name: getattr(self, name) for name in ASKED}
+        return Ask(request=options.request({**asked, "stop_at": stop_at}, now), job=None)
+
+    def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002
+        """The lease has its GPUs, or never got them."""
+        self.lease_id = event["lease"]
+        if "error" in event:
+            raise AirflowException(event["error"])
+        if not LeaseState(event["state"]).active:
+            raise AirflowFailException(event["reason"])
+        return {"lease": event["lease"]}
+
+    def teardown(self, task_id: str | None = None) -> GpuReleaseOperator:
+        """The task that releases the lease, whatever became of the tasks in between."""
+        release = GpuReleaseOperator(
+            task_id=task_id or f"{self.task_id}_release", lease=self.output, moorage_conn_id=self.moorage_conn_id
+        )
+        release.as_teardown(setups=self)
+        return release
+
+
+class GpuReleaseOperator(BaseOperator):
+    """Releases a lease; an ended one stays as it is.
+
+    Args:
+        lease: its id, or what `GpuLeaseOperator` returned.
+    """
+
+    template_fields: Sequence[str] = ("lease",)
+
+    def __init__(self, *, lease: Any, moorage_conn_id: str = MoorageHook.default_conn_name, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.lease = lease
+        self.moorage_conn_id = moorage_conn_id
+
+    def execute(self, context: Context) -> None:
+        """Release it."""
+        lease = self.lease["lease"] if isinstance(self.lease, Mapping) else str(self.lease)
+        reason = f"Airflow task {self.task_id} released it"
+        try:
+            with MoorageHook(self.moorage_conn_id).get_conn() as api:
+                view = api.release(lease, reason, f"{client_id(owner(context), 0)}-{lease}")
+        except MoorageError as error:
+            raise AirflowException(str(error)) from error
+        self.log.info("Lease %s is %s: %s", lease, view.lease.state, view.lease.reason)
