@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 
 from moorage.core.decision import Retry, Stop
+from moorage.core.explain import clock
 from moorage.core.job import DoneWhen, Evidence, Job
 from moorage.core.lease import Lease, LeaseState, Outcome
 from moorage.core.policy import Policy
@@ -104,8 +105,9 @@ def _own_fault(lease: Lease, job: Job, words: str, policy: Policy, now: datetime
     if lease.failures >= job.max_retries:
         tries = f" after {lease.failures} of {job.max_retries} retries" if job.max_retries else ""
         return Stop(lease=lease.id, outcome=Outcome.FAILED, reason=f"attempt {lease.epoch} {words}{tries}", by=now)
-    reason = f"attempt {lease.epoch} {words}; retry {lease.failures + 1} of {job.max_retries}"
-    return Retry(lease=lease.id, reason=reason, not_before=back_off(lease.failures, policy, now), fault=True)
+    at = back_off(lease.failures, policy, now)
+    reason = f"attempt {lease.epoch} {words}; retry {lease.failures + 1} of {job.max_retries} at {clock(at)}"
+    return Retry(lease=lease.id, reason=reason, not_before=at, fault=True)
 
 
 def again(lease: Lease, words: str, policy: Policy, now: datetime, *, interruption: bool = False) -> Retry | Stop:
@@ -116,7 +118,7 @@ def again(lease: Lease, words: str, policy: Policy, now: datetime, *, interrupti
         return Stop(lease=lease.id, outcome=Outcome.FAILED, reason=reason, by=now)
     # The first interruption is nobody's pattern: go on at once.
     wait = None if interruption and not lease.fruitless else back_off(lease.fruitless, policy, now)
-    reason = f"attempt {lease.epoch} {words}; tried again"
+    reason = f"attempt {lease.epoch} {words}; tried again {f'at {clock(wait)}' if wait else 'at once'}"
     return Retry(lease=lease.id, reason=reason, not_before=wait, interruption=interruption)
 
 

@@ -1,0 +1,87 @@
+"""What can never be right on this fleet is refused at once, with the field, its value and the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from moorage.core.columns import columns
+from moorage.core.explain import excluded
+from moorage.core.gang import find_place
+from moorage.core.invalid import Invalid
+from moorage.core.job import Job
+from moorage.core.place import NotPlaced
+from moorage.core.policy import Policy
+from moorage.core.request import Request
+from moorage.core.state import State
+
+
+def admit(request: Request, job: Job | None, state: State, policy: Policy, now: datetime) -> None:
+    """Return if the request may wait for its turn.
+
+    A fleet without nodes refuses nothing for its size: nodes may still join.
+
+    Raises:
+        Invalid: the request can never be granted on this fleet, or is already over.
+    """
+    _levels(request, policy)
+    _times(request, job, now)
+    if state.nodes:
+        _models(request, state)
+        _largest(request, state)
+        _ever(request, job, state, policy)
+
+
+def _levels(request: Request, policy: Policy) -> None:
+    wish = request.topology
+    for field, level in (("topology.required", wish.required), ("topology.preferred", wish.preferred)):
+        if level is not None and level not in policy.level_names:
+            raise Invalid(field, level, f"name one of the fleet's levels: {', '.join(policy.level_names)}")
+
+
+def _times(request: Request, job: Job | None, now: datetime) -> None:
+    for field, at in (("deadline", request.deadline), ("stop_at", request.stop_at)):
+        if at is not None and at <= now:
+            raise Invalid(field, at.isoformat(), f"give a time in the future; it is {now.isoformat()}")
+    if job is None and request.stop_at is None:
+        raise Invalid("stop_at", None, "a lease without a job needs a time at which it is stopped")
+
+
+def _models(request: Request, state: State) -> None:
+    known = sorted({gpu.model for node in state.nodes.values() for gpu in node.gpus})
+    unknown = [model for model in request.models if model not in known]
+    if unknown and len(unknown) == len(request.models):
+        raise Invalid("models", request.models, f"the fleet has {_listed(known)}")
+
+
+def _listed(words: Iterable[str]) -> str:
+    return ", ".join(words) or "no GPU"
+
+
+def _largest(request: Request, state: State) -> None:
+    largest = max(len(node.gpus) for node in state.nodes.values())
+    if request.gpus_per_worker > largest:
+        raise Invalid("gpus_per_worker", request.gpus_per_worker, f"can never fit: largest node has {largest}")
+
+
+def _ever(request: Request, job: Job | None, state: State, policy: Policy) -> None:
+    count, answer = find_place(columns(state, policy).emptied(), request, job)
+    if not isinstance(answer, NotPlaced):
+        return
+    raise Invalid("workers", request.workers, never_because(request, count, answer))
+
+
+def never_because(request: Request, workers: int, answer: NotPlaced) -> str:
+    """Why the gang does not fit even on the empty fleet that gave this answer."""
+    counted = [reason for reason in answer.reasons if reason.nodes]
+    why = f"; {excluded(counted)}" if counted else ""
+    return f"can never fit: {_room(request, workers, answer)}{why}"
+
+
+def _room(request: Request, workers: int, answer: NotPlaced) -> str:
+    facts = answer.reasons[0].facts
+    if "level" not in facts:
+        return f"the whole fleet has room for {facts['fits']} of {workers} workers"
+    needed = workers * request.gpus_per_worker
+    largest = f"{facts['largest']} with {facts['free']}" if facts["largest"] else "none"
+    return f"it needs {needed} GPUs in one {facts['level']}, and the largest {facts['level']} is {largest}"
