@@ -12,7 +12,18 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 #: Frameworks that are extras.
-FRAMEWORKS = ("airflow", "ray", "mlflow", "fastapi", "sqlalchemy", "kubernetes", "pynvml", "sklearn", "uvicorn", "alembic")
+FRAMEWORKS = (
+    "airflow",
+    "ray",
+    "mlflow",
+    "fastapi",
+    "sqlalchemy",
+    "kubernetes",
+    "pynvml",
+    "sklearn",
+    "uvicorn",
+    "alembic",
+)
 
 #: Module -> frameworks that importing it may load.
 MAY_LOAD = {

@@ -71,7 +71,9 @@ def test_pins_are_names_and_versions() -> None:
 def test_files_and_functions_stay_small(path: Path) -> None:
     source = path.read_text()
     assert len(source.splitlines()) <= 600
-    functions = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     long = {node.name: (node.end_lineno or 0) - node.lineno + 1 for node in functions}
     assert {name: lines for name, lines in long.items() if lines > 60} == {}
 

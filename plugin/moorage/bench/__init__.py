@@ -1,0 +1,1 @@
+"""The published benchmarks. One language for all: `moorage.bench.result`."""

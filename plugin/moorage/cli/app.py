@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from moorage import __version__
-from moorage.cli import config, demo, lease, nodes, operate, place, serve, token
+from moorage.cli import bench, config, demo, lease, nodes, operate, place, serve, token
 
 app = typer.Typer(
     help="Moorage leases GPUs.",
@@ -26,7 +26,9 @@ def _version(wanted: bool) -> None:
 
 @app.callback()
 def root(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
 ) -> None:
     """Moorage leases GPUs."""
 
@@ -51,4 +53,5 @@ app.command("freeze")(operate.freeze)
 app.command("unfreeze")(operate.unfreeze)
 app.add_typer(config.config_app, name="config")
 app.add_typer(token.token_app, name="token")
+app.add_typer(bench.bench_app, name="bench")
 app.add_typer(demo.demo_app, name="demo")

@@ -57,4 +57,6 @@ def history(url: Url = None, token_file: TokenFile = None) -> None:
     """Stored revisions."""
     with connect(url, token_file) as client:
         revisions = client.policy_history()
-    show.out.print(show.table((">REVISION", "AGE", "WHO"), ((str(r.revision), show.ago(r.at), r.who) for r in revisions)))
+    show.out.print(
+        show.table((">REVISION", "AGE", "WHO"), ((str(r.revision), show.ago(r.at), r.who) for r in revisions))
+    )

@@ -115,7 +115,9 @@ def run(
     token_file: TokenFile = None,
     gpus: Annotated[int, typer.Option("--gpus", help="GPUs of each worker.")] = 1,
     workers: Annotated[str, typer.Option("--workers", help="N, or MIN..MAX for an elastic Ray job.")] = "1",
-    ray: Annotated[bool, typer.Option("--ray", help="Give it a Ray cluster of its own; the command is the driver.")] = False,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Give it a Ray cluster of its own; the command is the driver.")
+    ] = False,
     capacity: Annotated[CapacityType, typer.Option("--capacity", help="Least steady capacity tolerated.")] = (
         CapacityType.ON_DEMAND
     ),

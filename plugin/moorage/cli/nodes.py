@@ -16,7 +16,9 @@ from moorage import settings
 from moorage.api.errors import Invalid
 from moorage.cli.connect import TokenFile, Url, read_token
 
-agent_app = typer.Typer(help="Run on a GPU host: report it, and start and stop what the broker says.", no_args_is_help=True)
+agent_app = typer.Typer(
+    help="Run on a GPU host: report it, and start and stop what the broker says.", no_args_is_help=True
+)
 
 
 def stop_on_signals() -> threading.Event:

@@ -47,7 +47,9 @@ def serve(
     try:
         offer_first_token(broker, first_token_file)
         broker.start()
-        recorder = start_recorder(broker, mlflow, experiment, fleet_url, recorder_spool(database), stop) if mlflow else None
+        recorder = (
+            start_recorder(broker, mlflow, experiment, fleet_url, recorder_spool(database), stop) if mlflow else None
+        )
         serve_http(make_app(broker), listener, lambda: announce(url, url_file))
         stop.set()
         if recorder:

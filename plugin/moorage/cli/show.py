@@ -75,7 +75,18 @@ def _lease_row(view: LeaseView) -> tuple[str, ...]:
     step = "-" if progress is None or progress.step is None else str(progress.step)
     loss = "-" if progress is None or progress.loss is None else f"{progress.loss:.4f}"
     spent = f"${view.cost.total_usd:.2f}"
-    return (short(lease.id), who(view), lease.team, state, size(view), step, loss, spent, ago(lease.submitted_at), lease.reason)
+    return (
+        short(lease.id),
+        who(view),
+        lease.team,
+        state,
+        size(view),
+        step,
+        loss,
+        spent,
+        ago(lease.submitted_at),
+        lease.reason,
+    )
 
 
 def node_table(nodes: Iterable[NodeView]) -> Table:

@@ -18,7 +18,9 @@ def create(
     name: Annotated[str, typer.Argument(help="Whose it is; goes to the journal.")],
     role: Annotated[Role, typer.Option(help="What it may do.")],
     team: Annotated[str | None, typer.Option(help="Team of a submitter.")] = None,
-    node: Annotated[str | None, typer.Option(help="Node of an agent; without, the first node that joins with it.")] = None,
+    node: Annotated[
+        str | None, typer.Option(help="Node of an agent; without, the first node that joins with it.")
+    ] = None,
     url: Url = None,
     token_file: TokenFile = None,
 ) -> None:
@@ -33,7 +35,14 @@ def list_(url: Url = None, token_file: TokenFile = None) -> None:
     with connect(url, token_file) as client:
         views = client.tokens()
     rows = (
-        (view.id, view.name, view.role, view.team or view.node or "-", show.ago(view.created_at), "revoked" if view.revoked_at else "")
+        (
+            view.id,
+            view.name,
+            view.role,
+            view.team or view.node or "-",
+            show.ago(view.created_at),
+            "revoked" if view.revoked_at else "",
+        )
         for view in views
     )
     show.out.print(show.table(("ID", "NAME", "ROLE", "FOR", "AGE", ""), rows))

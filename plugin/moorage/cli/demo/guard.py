@@ -18,6 +18,7 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import NoReturn
@@ -60,6 +61,8 @@ def _inner(mark: str, main: Callable[[], int], reader: int) -> NoReturn:
         status = main()
     except KeyboardInterrupt:
         status = 130
+    except Exception:  # noqa: BLE001 (nothing above would print it: this process ends below)
+        traceback.print_exc()
     finally:
         sweep(mark)
         sys.stdout.flush()

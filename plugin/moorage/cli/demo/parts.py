@@ -67,7 +67,9 @@ class Parts:
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """Ours, with the mark, without what slows Python down or points to another Moorage."""
-        inherited = {k: v for k, v in os.environ.items() if not k.startswith("MOORAGE_") and k != "PYTHONDONTWRITEBYTECODE"}
+        inherited = {
+            k: v for k, v in os.environ.items() if not k.startswith("MOORAGE_") and k != "PYTHONDONTWRITEBYTECODE"
+        }
         # setproctitle (Airflow, Ray) would overwrite the environment that the guard reads the mark from.
         return {**inherited, "SPT_NOENV": "1", "RAY_AUTH_MODE": "token", MARK: self.mark, **more}
 
