@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Self
 
 import httpx
 from rich.console import Console
@@ -168,7 +169,7 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
         self.url = ""
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         self.start()
         return self
 

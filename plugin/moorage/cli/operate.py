@@ -23,14 +23,14 @@ def drain(node: NodeName, url: Url = None, token_file: TokenFile = None) -> None
 def cordon(node: NodeName, url: Url = None, token_file: TokenFile = None) -> None:
     """No new grants on a node; what runs stays."""
     with connect(url, token_file) as client:
-        client.cordon(node, True, ids.new_id())
+        client.cordon(node, on=True, client_id=ids.new_id())
     show.out.print(f"{node} is cordoned.")
 
 
 def uncordon(node: NodeName, url: Url = None, token_file: TokenFile = None) -> None:
     """Grants on the node again."""
     with connect(url, token_file) as client:
-        client.cordon(node, False, ids.new_id())
+        client.cordon(node, on=False, client_id=ids.new_id())
     show.out.print(f"{node} takes grants.")
 
 
@@ -56,12 +56,12 @@ def priority(
 def freeze(url: Url = None, token_file: TokenFile = None) -> None:
     """Stop every voluntary disruption (preempt, resize, move); grants go on."""
     with connect(url, token_file) as client:
-        client.freeze(True, ids.new_id())
+        client.freeze(on=True, client_id=ids.new_id())
     show.out.print("Disruption is frozen; `moorage unfreeze` ends that.")
 
 
 def unfreeze(url: Url = None, token_file: TokenFile = None) -> None:
     """Allow disruption again."""
     with connect(url, token_file) as client:
-        client.freeze(False, ids.new_id())
+        client.freeze(on=False, client_id=ids.new_id())
     show.out.print("Disruption is allowed.")

@@ -4,9 +4,9 @@
 make ── moorage demo (guard) ── session of its own: the demo ── broker, agents, Airflow, MLflow, Ray …
 ```
 
-Guard and demo watch each other: when either ends, even by kill -9, the other ends everything below. Orphans come back to
-the nearest of the two (child subreaper, Linux); elsewhere, and for what slipped through, every process carries the demo's
-mark in its environment.
+Guard and demo watch each other: when either ends, even by kill -9, the other ends everything below. Orphans come back
+to the nearest of the two (child subreaper, Linux); elsewhere, and for what slipped through, every process carries the
+demo's mark in its environment.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console
 from rich.live import Live
@@ -29,7 +30,7 @@ class Screen:
         self.began = time.monotonic()
         self._live: Live | None = None
 
-    def __enter__(self) -> Screen:
+    def __enter__(self) -> Self:
         if self.console.is_terminal:
             self._live = Live(self._table(), console=self.console, refresh_per_second=4)
             self._live.start()
