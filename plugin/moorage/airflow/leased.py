@@ -136,7 +136,10 @@ class LeasedOperator(BaseOperator):
     def _submit(self, api: LeaseApi, context: Context) -> LeaseView:
         labels = owner(context)
         last = next(iter(api.find(labels, limit=1)), None)
-        wanted = self.ask(context, datetime.now(UTC))
+        now = datetime.now(UTC)
+        wanted = self.ask(context, now)
+        if last is None:
+            options.refuse_past(wanted.request, now)
         if wanted.code is not None:
             api.put_code(wanted.code)
         failed = last is not None and last.lease.outcome is not Outcome.SUCCEEDED

@@ -1,4 +1,4 @@
-"""From an operator's arguments, often strings after templating, to a `Request` and a `Job`. `now` is given, not read."""
+"""From an operator's arguments, often strings after templating, to a `Request` and a `Job`. No clock in here."""
 
 from __future__ import annotations
 
@@ -43,6 +43,12 @@ def request(options: Mapping[str, Any], now: datetime) -> Request:
     return codec.build(Request, plain)
 
 
+def refuse_past(asked: Request, now: datetime) -> None:
+    """Refuse a deadline that a first submission cannot keep; a late retry may still run. Raises `Invalid`."""
+    if asked.deadline is not None and asked.deadline <= now:
+        raise Invalid("deadline", asked.deadline.isoformat(), f"it is in the past ({now:%Y-%m-%d %H:%M} UTC now)")
+
+
 def job(options: Mapping[str, Any]) -> dict[str, Any]:
     """``env``, ``secrets``, ``storage`` and ``max_retries`` as `Job` wants them; those not given are left out.
 
@@ -82,11 +88,14 @@ def topology(field: str, value: object) -> Topology:
     if isinstance(value, Topology):
         return value
     known = ("required", "preferred")
-    chosen = mapping(field, value)
+    written = _literal(value) if isinstance(value, str) else value
+    if isinstance(written, Mapping):
+        written = {key: level for key, level in written.items() if given(level)}
+    chosen = mapping(field, written)
     for key in chosen:
         if key not in known:
             raise Invalid(f"{field}.{key}", chosen[key], f"unknown; possible: {', '.join(known)}")
-    return Topology(**{key: level for key, level in chosen.items() if given(level)})
+    return Topology(**chosen)
 
 
 def mapping(field: str, value: object) -> dict[str, str]:

@@ -8,7 +8,7 @@ import dis
 import inspect
 import json
 import textwrap
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import CodeType
 from typing import Any
@@ -29,8 +29,9 @@ def bundle(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[
     Raises:
         Invalid: an argument is not JSON, or the function uses a name that does not travel with it.
     """
-    check_names(function)
-    text = source(function)
+    # Annotations often name imports of the DAG file; they must not be evaluated there.
+    text = f"from __future__ import annotations\n\n{source(function)}"
+    check_names(function, text)
     gpu = "gpu" not in kwargs and _takes_gpu(function)
     call = {
         "function": function.__name__,
@@ -41,8 +42,7 @@ def bundle(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[
     return package.pack(
         {
             "main.py": _MAIN.read_bytes(),
-            # Annotations often name imports of the DAG file; they must not be evaluated there.
-            "task_function.py": f"from __future__ import annotations\n\n{text}".encode(),
+            "task_function.py": text.encode(),
             "call.json": json.dumps(call, sort_keys=True).encode(),
         }
     )
@@ -50,6 +50,9 @@ def bundle(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[
 
 def source(function: Callable[..., Any]) -> str:
     """The function alone: dedented, without decorators. Raises `Invalid` if it is no plain function in a file."""
+    plain = "only a plain function travels: no lambda, no async function, no decorators besides Airflow's"
+    if function.__name__ == "<lambda>" or hasattr(function, "__wrapped__"):
+        raise Invalid(function.__name__, function, plain)
     try:
         text = textwrap.dedent(inspect.getsource(function))
         tree = ast.parse(text).body[0]
@@ -57,9 +60,8 @@ def source(function: Callable[..., Any]) -> str:
         raise Invalid(
             function.__name__, function, f"its source cannot be read ({error}): define it in a file"
         ) from None
-    if not isinstance(tree, ast.FunctionDef) or hasattr(function, "__wrapped__"):
-        fix = "only a plain function travels: no lambda, no async function, no decorators besides Airflow's"
-        raise Invalid(function.__name__, function, fix)
+    if not isinstance(tree, ast.FunctionDef):
+        raise Invalid(function.__name__, function, plain)
     return "".join(text.splitlines(keepends=True)[tree.lineno - 1 :])
 
 
@@ -71,25 +73,21 @@ def wanted(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[
     return [name for name in open_ones if name not in kwargs and name != "gpu"]
 
 
-def check_names(function: Callable[..., Any]) -> None:
+def check_names(function: Callable[..., Any], text: str) -> None:
     """Refuse a function that needs more than its own source. Raises `Invalid`."""
-    code = function.__code__
-    if code.co_freevars:
-        fix = "it is a variable around the function: pass it as an argument"
-        raise Invalid(function.__name__, code.co_freevars[0], fix)
-    for name in _globals(code):
+    around = function.__code__.co_freevars
+    if around:
+        raise Invalid(function.__name__, around[0], "it is a variable around the function: pass it as an argument")
+    for name in sorted(_needed(compile(text, function.__name__, "exec"), "LOAD_NAME")):
         if name != function.__name__ and not hasattr(builtins, name):
             fix = "it is a name of the DAG file, and only the function travels: import it inside, or pass it"
             raise Invalid(function.__name__, name, fix)
 
 
-def _globals(code: CodeType) -> Iterator[str]:
-    for step in dis.get_instructions(code):
-        if step.opname in ("LOAD_GLOBAL", "LOAD_NAME"):
-            yield step.argval
-    for const in code.co_consts:
-        if isinstance(const, CodeType):
-            yield from _globals(const)
+def _needed(code: CodeType, load: str = "LOAD_GLOBAL") -> set[str]:
+    """Global names that are read when the function is defined (defaults) or called, also in functions inside it."""
+    names = {step.argval for step in dis.get_instructions(code) if step.opname == load}
+    return names.union(*(_needed(const) for const in code.co_consts if isinstance(const, CodeType)))
 
 
 def _takes_gpu(function: Callable[..., Any]) -> bool:
