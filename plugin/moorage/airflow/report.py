@@ -83,6 +83,6 @@ def table(ended: Mapping[str, Any], events: Sequence[Event]) -> Iterator[str]:
     yield f"  cost           ${cost['total_usd']:.4f} for {cost['gpu_seconds'] / 3600:.4f} GPU-hours"
     yield "                 " + ", ".join(f"{name} ${cost[f'{name}_usd']:.4f}" for name in _SPLIT)
     yield f"                 saved ${cost['saved_usd']:.4f} against on-demand prices"
-    run = ended["notes"].get("mlflow.url") or ended["notes"].get("mlflow.run_id")
+    run = ended["notes"].get("mlflow.run_url") or ended["notes"].get("mlflow.run_id")
     if run:
         yield f"  MLflow         {run}"
