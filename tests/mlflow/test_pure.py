@@ -93,7 +93,13 @@ def test_each_attempt_ends_with_its_outcome() -> None:
     _, last = closing(seen, Cost(), {1: Decimal(1), 2: Decimal(2)})
     ends = [(o.epoch, o.status) for o in [*operations, *last] if isinstance(o, SetStatus)]
     assert [status for epoch, status in ends if epoch] == ["KILLED", "FINISHED"]
-    assert [status for epoch, status in ends if not epoch] == "SCHEDULED RUNNING SCHEDULED RUNNING FINISHED".split()
+    assert [status for epoch, status in ends if not epoch] == [
+        "SCHEDULED",
+        "RUNNING",
+        "SCHEDULED",
+        "RUNNING",
+        "FINISHED",
+    ]
     tagged = [o for o in [*operations, *last] if isinstance(o, Write) and "moorage.outcome" in o.tags]
     outcomes = {o.epoch: o.tags["moorage.outcome"] for o in tagged}
     assert outcomes == {1: "interrupted", 2: "succeeded", 0: "succeeded"}
