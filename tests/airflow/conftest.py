@@ -12,6 +12,7 @@ os.environ.update(
     AIRFLOW__CORE__LOAD_EXAMPLES="False",
     AIRFLOW__CORE__DAGS_FOLDER=f"{_HOME}/dags",
     AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{_HOME}/airflow.db",
+    AIRFLOW__API_AUTH__JWT_SECRET="a secret of tests only, as long as its hash wants it to be: sixty-four bytes",
     AIRFLOW__USAGE_DATA_COLLECTION__ENABLED="False",
 )
 Path(_HOME, "dags").mkdir()

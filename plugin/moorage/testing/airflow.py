@@ -55,7 +55,7 @@ class AirflowStandalone:
         self.passwords = {user: secrets.token_urlsafe(12) for user in self.users}
         self.log = self.home / "standalone.log"
         self._more = dict(env or {})
-        self._jwt = secrets.token_urlsafe(32)
+        self._jwt = secrets.token_urlsafe(64)
         self._log_ports = (free_port(), free_port())
         self._processes: list[subprocess.Popen[bytes]] = []
         self._http = httpx.Client(base_url=self.url, timeout=30)
