@@ -58,7 +58,7 @@ def play(parts: Parts, screen: Screen, work: Path, source: Path, *, keep: bool) 
     screen.say(f"[bold]MLflow run[/] {values['links']['mlflow_run']}")
     screen.say(f"[bold]Summary[/]    {work.parent / 'summary.json'}")
     if keep:
-        wait_for_interrupt(parts, screen)
+        services.wait_for_interrupt(parts, screen)
     return state == "success" and all(value is True for value in values["agree"].values())
 
 
@@ -181,14 +181,3 @@ def undisturbed(stage: Stage) -> float:
     accuracy = float(json.loads(marker.read_text())["accuracy"])
     stage.screen.show("undisturbed", "done", f"accuracy {accuracy:.4f} without any interruption")
     return accuracy
-
-
-def wait_for_interrupt(parts: Parts, screen: Screen) -> None:
-    """Leave everything up; the node that the cloud took stays away."""
-    screen.say("Everything stays up. Ctrl-C ends it.")
-    try:
-        while True:
-            parts.check()
-            time.sleep(1)
-    except KeyboardInterrupt:
-        screen.say("stopping")

@@ -67,11 +67,10 @@ class Parts:
 
     def environment(self, more: Mapping[str, str]) -> dict[str, str]:
         """Ours, with the mark, without what slows Python down or points to another Moorage."""
-        inherited = {
-            k: v for k, v in os.environ.items() if not k.startswith("MOORAGE_") and k != "PYTHONDONTWRITEBYTECODE"
-        }
+        dropped = ("PYTHONDONTWRITEBYTECODE",)
+        ours = {k: v for k, v in os.environ.items() if not k.startswith("MOORAGE_") and k not in dropped}
         # setproctitle (Airflow, Ray) would overwrite the environment that the guard reads the mark from.
-        return {**inherited, "SPT_NOENV": "1", "RAY_AUTH_MODE": "token", MARK: self.mark, **more}
+        return {**ours, "SPT_NOENV": "1", "RAY_AUTH_MODE": "token", **more, MARK: self.mark}
 
     def wait_healthy(self, *parts: Part) -> None:
         """Wait for these parts. Raises `PartFailed` when one ends or its time is up."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import httpx
 
 from moorage.api.auth import Role
 from moorage.cli.demo.parts import Part, Parts, free_port
+from moorage.cli.demo.screen import Screen
 from moorage.client import Client
 
 #: USD per GPU-hour of the demo's two pools.
@@ -202,3 +204,14 @@ def prune(root: Path, keep: int = 3) -> None:
     runs = sorted((path for path in root.glob("run-*") if path.is_dir()), key=lambda path: path.stat().st_mtime)
     for path in runs[:-keep]:
         shutil.rmtree(path, ignore_errors=True)
+
+
+def wait_for_interrupt(parts: Parts, screen: Screen) -> None:
+    """Leave everything up; the node that the cloud took stays away."""
+    screen.say("Everything stays up. Ctrl-C ends it.")
+    try:
+        while True:
+            parts.check()
+            time.sleep(1)
+    except KeyboardInterrupt:
+        screen.say("stopping")
