@@ -194,6 +194,9 @@ class NodeReport:
     labels: Labels
     tasks: tuple[Task, ...] = ()
     notice: Notice | None = None
+    #: Revision of the orders that the node has already acted on; None: none yet. An allocation that was never reported
+    #: is known to be absent (and not just not heard of yet) only from its order's revision on.
+    orders_seen: int | None = None
 
 
 class Want(StrEnum):
