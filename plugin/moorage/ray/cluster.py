@@ -27,7 +27,7 @@ _NAME = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9_.-]{0,61}[a-zA-Z0-9])?")
 _PREFIX = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]{0,251}[a-zA-Z0-9])?")
 
 #: Ray's own settings, for every process of the cluster. A head must learn of a dead node in seconds, yet a host that
-#: is starting many processes at once must not look dead. We end raylets after a drain of our own, so SIGTERM needs none.
+#: is starting many processes at once must not look dead. Raylets end after a drain of our own: SIGTERM needs none.
 RAY_SETTINGS: Mapping[str, str] = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DISABLE_IMPORT_WARNING": "1",
