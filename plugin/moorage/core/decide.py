@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from moorage.core.attempts import attempts
 from moorage.core.decision import Decisions, Lose
+from moorage.core.drops import drops
+from moorage.core.elastic import elastic
 from moorage.core.health import lost_at, lost_because
 from moorage.core.policy import Policy
 from moorage.core.queue import queue
 from moorage.core.round import Round
 from moorage.core.state import State
+from moorage.core.stops import stops
 
 
 def decide(state: State, policy: Policy, now: datetime) -> Decisions:
@@ -34,4 +38,5 @@ def health(round_: Round) -> None:
             round_.wake(lost_at(node, round_.state, round_.policy, round_.now))
 
 
-STAGES: tuple[Callable[[Round], None], ...] = (health, queue)
+#: In this order; each sees what the ones before it decided.
+STAGES: tuple[Callable[[Round], None], ...] = (health, attempts, stops, drops, queue, elastic)

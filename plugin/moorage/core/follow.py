@@ -67,8 +67,16 @@ def thinned(history: tuple[Observation, ...], most: int) -> tuple[Observation, .
 
 
 def started(lease: Lease, allocation_id: str, now: datetime | None = None) -> Lease:
-    """The allocation's agent reported it running. Unknown ids change nothing: they were forgotten."""
-    return settled(_each(lease, allocation_id, lambda a: moved(a, AllocationEvent.STARTED)), now)
+    """The allocation's agent reported it running. Unknown ids change nothing: they were forgotten.
+
+    A lease that no trainer will ever speak for (no job, or raylets of the autoscaler) runs from here on.
+    """
+    lease = _each(lease, allocation_id, lambda a: moved(a, AllocationEvent.STARTED))
+    mute = lease.job is None or lease.job.kind is JobKind.RAYLET
+    held = any(a.id == allocation_id and a.epoch == lease.epoch for a in lease.live)
+    if lease.state is LeaseState.GRANTED and mute and held:
+        lease = replace(lease, state=next_lease_state(lease.id, lease.state, LeaseEvent.HEARD))
+    return settled(lease, now)
 
 
 def gone(lease: Lease, allocation_id: str, now: datetime) -> Lease:

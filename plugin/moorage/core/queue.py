@@ -5,11 +5,12 @@ from __future__ import annotations
 from datetime import datetime
 
 from moorage.core.decision import Code, Hold, Reason
-from moorage.core.explain import clock, why_waiting
+from moorage.core.explain import clock, names, why_waiting
 from moorage.core.gang import counts_to_try, find_place, grant
 from moorage.core.lease import Lease
 from moorage.core.order import ordered, quota_left, team_of
 from moorage.core.place import Placed
+from moorage.core.preempt import decisions, freed, keeps_waiting, plan, soon_free
 from moorage.core.round import Round
 
 
@@ -45,12 +46,35 @@ def _over_quota(round_: Round, lease: Lease) -> Reason | None:
 
 
 def _try(round_: Round, lease: Lease) -> None:
+    """Grant; or keep what drains already for it; or take from weaker claims, if that is a whole plan; or wait."""
     count, answer = find_place(round_.fleet, lease.request, lease.job, most=_most(round_, lease))
     if isinstance(answer, Placed):
         round_.add(grant(round_.fleet, lease, answer, count))
         return
     round_.waiting.append(lease)
-    hold(round_, lease, answer.reasons)
+    placed = keeps_waiting(round_, lease) or _preempt(round_, lease)
+    if placed is None:
+        hold(round_, lease, answer.reasons)
+    else:
+        _reserve(round_, lease, placed)
+
+
+def _preempt(round_: Round, lease: Lease) -> Placed | None:
+    chosen = plan(round_, lease, freed(round_.fleet, soon_free(round_)))
+    if chosen is None:
+        return None
+    for decision in decisions(round_, lease, chosen):
+        round_.add(decision)
+    return chosen.placed
+
+
+def _reserve(round_: Round, lease: Lease, placed: Placed) -> None:
+    """Nobody behind it in the queue may have these GPUs; it is all computed anew in the next round."""
+    round_.reserve(lease, placed.spots)
+    round_.wake_in(round_.policy.rebalance_every_s)
+    gpus = sum(len(spot.gpus) for spot in placed.spots)
+    facts = {"gpus": str(gpus), "nodes": names(spot.node for spot in placed.spots)}
+    hold(round_, lease, (Reason(code=Code.BEHIND, facts=facts),))
 
 
 def _most(round_: Round, lease: Lease) -> int | None:

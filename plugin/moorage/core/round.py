@@ -10,6 +10,7 @@ from moorage.core.apply import apply
 from moorage.core.columns import Columns, columns, hold_of
 from moorage.core.decision import Decision, Grant, Lose, Retarget
 from moorage.core.lease import Allocation, AllocationRole, Lease
+from moorage.core.place import Spot
 from moorage.core.policy import Policy
 from moorage.core.state import State
 
@@ -47,9 +48,10 @@ class Round:
             case Retarget():
                 self._take(decision.lease, decision.add)
 
-    def reserve(self, lease: Lease, allocations: Iterable[Allocation]) -> None:
+    def reserve(self, lease: Lease, spots: Iterable[Spot]) -> None:
         """Keep GPUs from everyone who comes later in this round."""
-        self._fleet = self.fleet.taking(hold_of(lease, allocation) for allocation in allocations)
+        cores, size = lease.request.cpus_per_worker, lease.request.memory_per_worker
+        self._fleet = self.fleet.taking((s.node, s.gpus, len(s.workers) * cores, len(s.workers) * size) for s in spots)
 
     def wake(self, at: datetime | None) -> None:
         """Decide again at this time, if it is still to come."""
