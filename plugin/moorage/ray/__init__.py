@@ -13,7 +13,7 @@ _WHERE = {
     "gang_labels": "moorage.ray.placement",
 }
 
-__all__ = ["gang_labels", "placement_group"]  # noqa: F822 - loaded by `__getattr__`.
+__all__ = ["gang_labels", "placement_group"]
 
 
 def __getattr__(name: str) -> Any:
