@@ -100,24 +100,24 @@ def become_subreaper() -> None:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
-def sweep(mark: str) -> None:
-    """Kill every descendant and every process that carries the mark, until there is none (at most 20 s)."""
+def sweep(mark: str, *, below: bool = True) -> None:
+    """Kill every process that carries the mark, and `below` this one, until there is none (at most 20 s)."""
     until = time.monotonic() + _SWEEP_S
-    while (found := list(survivors(mark))) and time.monotonic() < until:
+    while (found := list(survivors(mark, below=below))) and time.monotonic() < until:
         for process in found:
             with contextlib.suppress(psutil.Error):
                 process.kill()
         psutil.wait_procs(found, timeout=1)
 
 
-def survivors(mark: str) -> Iterator[psutil.Process]:
-    """Living processes below this one, or with the mark."""
-    below = {process.pid for process in psutil.Process().children(recursive=True)}
+def survivors(mark: str, *, below: bool = True) -> Iterator[psutil.Process]:
+    """Living processes with the mark, or `below` this one."""
+    family = {process.pid for process in psutil.Process().children(recursive=True)} if below else set()
     spared = {os.getpid(), os.getppid()}
     for process in psutil.process_iter(["status"]):
         if process.pid in spared or process.info["status"] == psutil.STATUS_ZOMBIE:
             continue
-        if process.pid in below or carries(process, MARK, mark):
+        if process.pid in family or carries(process, MARK, mark):
             yield process
 
 
