@@ -16,7 +16,8 @@ p { margin:4px 0 } .dim { color:var(--dim) }
   vertical-align:3px; color:var(--dim) }
 .badge.succeeded { color:var(--good) } .badge.failed { color:var(--lost) }
 .tiles { display:grid; grid-template-columns:repeat(auto-fit,minmax(130px,1fr)); gap:8px; margin:16px 0 0 }
-.tiles div { background:var(--soft); border-radius:8px; padding:9px 12px }
+.tiles div { background:var(--soft); border-radius:8px; padding:9px 12px; display:flex; flex-direction:column;
+  justify-content:space-between }
 .tiles dt { color:var(--dim); font-size:12px } .tiles dd { margin:0; font-size:20px; font-weight:600;
   font-variant-numeric:tabular-nums }
 .split { display:flex; height:18px; border-radius:5px; overflow:hidden; gap:1px; margin-bottom:8px;
@@ -31,6 +32,7 @@ p { margin:4px 0 } .dim { color:var(--dim) }
 table { border-collapse:collapse; width:100%; font-size:13px }
 th { text-align:left; color:var(--dim); font-weight:500 }
 th,td { padding:4px 14px 4px 0; border-bottom:1px solid var(--line); vertical-align:top }
+th:not(:last-child),td:not(:last-child) { white-space:nowrap } th:last-child { width:99% }
 .n { text-align:right; font-variant-numeric:tabular-nums; white-space:nowrap }
 svg { width:100%; min-width:640px; height:auto; display:block; font:11px system-ui,sans-serif }
 svg text { fill:var(--ink) } svg .dim { fill:var(--dim) }
