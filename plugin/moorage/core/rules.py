@@ -123,7 +123,9 @@ def slots(fleet: Columns, request: Request, allowed: Bools) -> Ints:
 
 
 def _bounded(count: Ints, left: Floats, each: float) -> Ints:
+    """At most what is left allows; NaN, not known, allows everything."""
     if not each:
         return count
-    most = np.floor(np.nan_to_num(left / each, nan=np.inf, posinf=2.0**31))
-    return np.minimum(count, most.astype(np.int64))
+    most = np.floor(left / each)
+    known = np.nan_to_num(most).clip(0, 2**31).astype(np.int64)
+    return np.where(np.isnan(most), count, np.minimum(count, known))
