@@ -92,7 +92,7 @@ def _split(report: CostReport) -> str:
     total = report.cost.total_usd
     parts = _parts(report)
     bar = "".join(
-        f"<span class='{activity}' style='flex:{float(usd / total) * 1000:.3f}' title='{activity} {share(usd, total)}'></span>"
+        f"<span class='{activity}' style='flex:{float(usd / total) * 1000:.3f}' title='{activity}'></span>"
         for activity, usd in parts.items()
         if usd > 0
     )
