@@ -14,6 +14,8 @@ TOKEN_FILE = "MOORAGE_TOKEN_FILE"
 LEASE = "MOORAGE_LEASE"
 EPOCH = "MOORAGE_EPOCH"
 STORAGE = "MOORAGE_STORAGE"
+#: Checkpoints of the ended lease that this one continues.
+RESUME_FROM = "MOORAGE_RESUME_FROM"
 ALLOCATION = "MOORAGE_ALLOCATION"
 #: Where a job writes its completion marker (JSON, at most 64 KiB).
 MARKER = "MOORAGE_MARKER"

@@ -11,9 +11,14 @@ from typing import Any
 _WHERE = {
     "placement_group": "moorage.ray.placement",
     "gang_labels": "moorage.ray.placement",
+    "Batch": "moorage.ray.data",
+    "ElasticTrainer": "moorage.ray.trainer",
+    "Job": "moorage.ray.job",
+    "LoopFailed": "moorage.ray.words",
+    "Result": "moorage.ray.trainer",
 }
 
-__all__ = ["gang_labels", "placement_group"]
+__all__ = ["Batch", "ElasticTrainer", "Job", "LoopFailed", "Result", "gang_labels", "placement_group"]
 
 
 def __getattr__(name: str) -> Any:

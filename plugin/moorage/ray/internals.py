@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+from moorage.ray.cluster import ALLOCATION_LABEL, NODE_LABEL
 from moorage.ray.demand import Bundle, Demand, Gang, RayNode, Selector, Singles
+from moorage.ray.pilot import Pilot, current, set_current
+from moorage.ray.words import Joiner, Look, LoopFailed, Member, Overdue, Word
 
 
 def find_node(address: str, label: str, value: str) -> str | None:
@@ -335,3 +339,205 @@ def _bundle(request: Any) -> Bundle:
     constraints = (c for selector in request.label_selectors[:1] for c in selector.label_constraints)
     selectors = tuple(Selector(c.label_key, tuple(c.label_values), c.operator == negated) for c in constraints)
     return Bundle(dict(request.resources_bundle), selectors)
+
+
+# === train ===========================================================================================================
+# Ray Train's controller with our scaling and failure policies (`moorage.ray.trainer`).
+
+
+def train_settings() -> None:
+    """Ray reads these when the controller starts; it copies them to controller and workers.
+
+    We watch drains ourselves (`raylets`): with Ray's watcher on, its controller waits for the drain's deadline and does
+    not ask the scaling policy meanwhile. Workers keep their folder, so that relative paths mean what they say.
+    """
+    os.environ["RAY_TRAIN_V2_ENABLED"] = "1"
+    os.environ["RAY_TRAIN_HEALTH_CHECK_INTERVAL_S"] = "0.25"
+    os.environ["RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"] = "0"
+    os.environ["RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S"] = "30"
+    os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = "60"
+    os.environ["RAY_CHDIR_TO_TRIAL_DIR"] = "0"
+
+
+def this_worker() -> Joiner:
+    """Where this training worker is."""
+    import ray
+    import ray.train
+
+    train, here = ray.train.get_context(), ray.get_runtime_context()
+    return Joiner(
+        ray_rank=train.get_world_rank(),
+        ray_size=train.get_world_size(),
+        allocation=here.get_node_labels().get(ALLOCATION_LABEL, ""),
+        host=here.get_node_id(),
+        gpus=tuple(sorted(int(gpu) for gpu in here.get_accelerator_ids().get("GPU", []) if gpu.isdecimal())),
+    )
+
+
+def raylets(gpus_per_worker: int) -> tuple[dict[str, Member], dict[str, float]]:
+    """Allocations whose raylet is alive, and deadlines (Unix seconds) of those that drain (0 for none: now)."""
+    import ray
+    from ray._private.state import state
+
+    nodes = {node["NodeID"]: node for node in ray.nodes() if node["Alive"]}
+    names = {i: node["Labels"][ALLOCATION_LABEL] for i, node in nodes.items() if ALLOCATION_LABEL in node["Labels"]}
+    members = {
+        name: Member(
+            allocation=name,
+            node=nodes[i]["Labels"].get(NODE_LABEL, i),
+            workers=int(nodes[i]["Resources"].get("GPU", 0)) // gpus_per_worker,
+            gpus=(),
+        )
+        for i, name in names.items()
+    }
+    draining = {names[i]: ms / 1000 for i, ms in state.get_draining_nodes().items() if i in names}
+    return {name: member for name, member in members.items() if member.workers > 0}, draining
+
+
+class RayCluster:
+    """`pilot.Cluster` over this process's Ray connection."""
+
+    def __init__(self, gang: Any, gpus_per_worker: int) -> None:
+        self._gang, self._gpus = gang, gpus_per_worker
+
+    def look(self, word: Word | None) -> Look | None:
+        import ray
+
+        try:
+            look: Look = ray.get(self._gang.look.remote(word), timeout=5)
+        except (ray.exceptions.RayActorError, ray.exceptions.GetTimeoutError):
+            return None
+        return look
+
+    def begin(self, group: int, members: tuple[Member, ...]) -> None:
+        import ray
+
+        ray.get(self._gang.begin.remote(group, members, sum(member.workers for member in members)), timeout=60)
+
+    def raylets(self) -> tuple[dict[str, Member], dict[str, float]]:
+        return raylets(self._gpus)
+
+
+def here_selector() -> dict[str, str]:
+    """Label selector of this process's node."""
+    import ray
+    from ray._raylet import RAY_NODE_ID_KEY  # type: ignore[attr-defined] # Its stub leaves it out.
+
+    return {RAY_NODE_ID_KEY: ray.get_runtime_context().get_node_id()}
+
+
+def scaling_policy(pilot: Pilot, scaling_config: Any) -> Any:
+    """A `ScalingPolicy` that asks the pilot, and pins each group to the allocations that it names."""
+    from ray.train.v2._internal.execution.scaling_policy import NoopDecision, ResizeDecision, ScalingPolicy
+
+    class PilotScaling(ScalingPolicy):  # type: ignore[misc] # Ray has no types.
+        _next: tuple[Member, ...] = ()
+
+        def after_controller_start(self, train_run_context: Any) -> None:  # noqa: ARG002
+            set_current(pilot)
+            pilot.start()
+
+        async def before_controller_shutdown(self) -> None:
+            pilot.finish()
+
+        def before_controller_abort(self) -> None:
+            pilot.finish()
+
+        def make_decision_for_non_running_worker_group(self) -> Any:
+            return self._decide(pilot.start_group())
+
+        def make_decision_for_running_worker_group(self, worker_group_state: Any, worker_group_status: Any) -> Any:  # noqa: ARG002
+            return self._decide(pilot.resize_group())
+
+        def _decide(self, members: tuple[Member, ...] | None) -> Any:
+            if not members:
+                return NoopDecision()
+            self._next = members
+            return ResizeDecision(
+                num_workers=sum(member.workers for member in members),
+                resources_per_worker=self.scaling_config._resources_per_worker_not_none,
+            )
+
+        def on_controller_start_worker_group(self, *, scaling_config: Any, num_workers: int) -> dict[str, str]:  # noqa: ARG002
+            pilot.started(self._next)
+            return {ALLOCATION_LABEL: f"in({','.join(member.allocation for member in self._next)})"}
+
+        def _get_num_workers_for_resource_request(self) -> int:
+            return sum(member.workers for member in self._next)
+
+    return PilotScaling(scaling_config)
+
+
+def failure_policy(failure_config: Any) -> Any:
+    """A `FailurePolicy`: the loop's own exception ends the run at once, lost workers start another group."""
+    from ray.train.v2._internal.execution.failure_handling import FailureDecision, FailurePolicy
+
+    class LossTolerant(FailurePolicy):  # type: ignore[misc] # Ray has no types.
+        def make_decision(self, training_failed_error: Any) -> Any:
+            return FailureDecision.RETRY if _retry(training_failed_error) else FailureDecision.RAISE
+
+    return LossTolerant(failure_config)
+
+
+def _retry(error: Any) -> bool:
+    pilot = current()
+    if pilot is None or pilot.stopping is not None:
+        return False
+    failures: dict[int, Exception] = getattr(error, "worker_failures", {})
+    dead = [rank for rank, failure in failures.items() if not isinstance(failure, LoopFailed)]
+    if failures and not dead and not pilot.may_be_collateral():
+        return False
+    cause = getattr(error, "controller_failure", None)
+    if cause is not None and not _is_loss(cause):
+        return False
+    return pilot.lost(dead, str(error)[:2000])
+
+
+def _is_loss(cause: BaseException) -> bool:
+    """Whether a controller's error means that workers or nodes went while a group was being started."""
+    from ray.exceptions import GetTimeoutError, NodeDiedError, RayActorError, WorkerCrashedError
+    from ray.train.v2._internal.exceptions import WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError
+
+    startup = (WorkerGroupStartupFailedError, WorkerGroupStartupTimeoutError)
+    return isinstance(cause, (*startup, RayActorError, WorkerCrashedError, NodeDiedError, GetTimeoutError))
+
+
+def train(run: Callable[[], None], *, workers: int, gpus: int, name: str, folder: str, pilot: Pilot | None) -> None:
+    """Run `run` on `workers` workers with Ray's stock trainer; with a pilot, on the groups that it names.
+
+    Raises:
+        LoopFailed: the loop raised.
+        Overdue: the run was asked to stop and ended without its workers.
+        ray.train.TrainingFailedError: anything else.
+    """
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
+    from ray.train.v2._internal.callbacks.placement_group_callback import PlacementGroupCleanerCallback
+    from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
+    from ray.train.v2.api.exceptions import TrainingFailedError
+
+    class Trainer(DataParallelTrainer):  # type: ignore[misc] # Ray has no types.
+        def _create_default_callbacks(self) -> Any:
+            # Removes placement groups after a controller that died; ours die with the job. It costs a process.
+            made = super()._create_default_callbacks()
+            return [callback for callback in made if not isinstance(callback, PlacementGroupCleanerCallback)]
+
+        def _initialize_and_run_controller(self, **kwargs: Any) -> Any:
+            if pilot is not None:
+                kwargs["scaling_policy"] = scaling_policy(pilot, self.scaling_config)
+                kwargs["failure_policy"] = failure_policy(self.run_config.failure_config)
+            return super()._initialize_and_run_controller(**kwargs)
+
+    each = {"CPU": 0, "GPU": gpus} if gpus else {"CPU": 1}
+    scaling = ScalingConfig(num_workers=workers, use_gpu=gpus > 0, resources_per_worker=each)
+    config = RunConfig(name=name, storage_path=folder, failure_config=FailureConfig(max_failures=0))
+    try:
+        Trainer(run, scaling_config=scaling, run_config=config).fit()
+    except TrainingFailedError as error:
+        raise _cause(error) from error
+
+
+def _cause(error: Any) -> BaseException:
+    """What the driver should speak of: the loop's traceback, or that the run was stopped; else the error itself."""
+    inside = [*getattr(error, "worker_failures", {}).values(), getattr(error, "controller_failure", None)]
+    told = next((each for each in inside if isinstance(each, LoopFailed | Overdue)), error)
+    return told if isinstance(told, BaseException) else error
