@@ -10,6 +10,7 @@ import time
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -108,11 +109,11 @@ class Fleet:
 
     def processes(self, node: str, words: str) -> list[psutil.Process]:
         """Processes that the node's agent started whose command line contains `words`."""
-        found = []
-        for process in psutil.process_iter(["cmdline"]):
-            if words in " ".join(process.info["cmdline"] or ()) and carries(process, NODE_MARK, node):
-                found.append(process)
-        return found
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if words in " ".join(process.info["cmdline"] or ()) and carries(process, NODE_MARK, node)
+        ]
 
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         with sqlite3.connect(f"file:{self.broker.database}?mode=ro", uri=True, timeout=10) as connection:
@@ -133,7 +134,7 @@ class Fleet:
                 held.setdefault((segment["node"], gpu), []).append((segment["start"], segment["end"] or "9999"))
         for intervals in held.values():
             ordered = sorted(intervals)
-            assert all(one[1] <= two[0] for one, two in zip(ordered, ordered[1:], strict=False)), ordered
+            assert all(one[1] <= two[0] for one, two in pairwise(ordered)), ordered
 
 
 def left_over() -> list[str]:
