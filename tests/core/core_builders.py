@@ -129,10 +129,11 @@ def running(state: State, *leases: Lease, now: datetime = T0, policy: Policy = P
 
 
 def hearing(state: State, seconds: float, *silent: str) -> State:
-    """The hearing clock goes on; every node but the silent ones reports, every attempt is heard."""
+    """The hearing clock goes on; every node reports and every attempt is heard, but the silent ones."""
     later = state.heard + seconds
     nodes = [n if n.id in silent else replace(n, heard=later) for n in state.nodes.values()]
-    leases = [replace(one, attempt_heard=later) for one in state.leases.values() if one.attempt_heard is not None]
+    speaking = (one for one in state.leases.values() if one.attempt_heard is not None and one.id not in silent)
+    leases = [replace(one, attempt_heard=later) for one in speaking]
     return state.with_nodes(*nodes).with_leases(*leases).hearing(later)
 
 

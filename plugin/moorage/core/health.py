@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from moorage.core.fleet import Node
-from moorage.core.lease import Lease
+from moorage.core.lease import AllocationRole, Lease
 from moorage.core.policy import Policy
 from moorage.core.state import State
 
@@ -61,8 +61,10 @@ def _heard_lately(lease: Lease, heard: float, policy: Policy) -> bool:
 
 
 def _uses(lease: Lease, node: str) -> bool:
+    """Workers that the attempt says it uses; and a head or process is where the attempt itself speaks from."""
     using = lease.progress.using if lease.progress else ()
-    return any(a.node == node and a.id in using for a in lease.live)
+    here = (a for a in lease.live if a.node == node and a.epoch == lease.epoch)
+    return any(a.id in using or a.role is not AllocationRole.WORKER for a in here)
 
 
 def lost_at(node: Node, state: State, policy: Policy, now: datetime) -> datetime | None:

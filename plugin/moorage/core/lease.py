@@ -35,7 +35,9 @@ class LeaseState(StrEnum):
 
 
 class Outcome(StrEnum):
+    #: Its job ended well: exit code 0, and the completion marker where the job promised one.
     SUCCEEDED = "succeeded"
+    #: Its job failed by its own fault, and has no retry left.
     FAILED = "failed"
     #: Its owner, an operator, `stop_at` or the budget ended it.
     STOPPED = "stopped"

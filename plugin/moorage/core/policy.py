@@ -15,6 +15,7 @@ class Level:
     """A topology level and the node labels that name its domain, first match wins. There is no standard for these."""
 
     name: str
+    #: Node labels, the most telling first.
     labels: tuple[str, ...]
 
 
@@ -23,6 +24,7 @@ class Pool:
     """A GPU pool: nodes with one price and one capacity type."""
 
     name: str
+    #: ``reserved``, ``on-demand`` or ``spot``.
     capacity: CapacityType = CapacityType.ON_DEMAND
     #: USD per GPU-hour.
     price: Decimal = Decimal(0)
@@ -43,6 +45,7 @@ class Team:
     name: str
     #: GPUs that the team may hold at once; None: no limit.
     quota: int | None = None
+    #: Its share of a full fleet, relative to the other teams'.
     weight: float = 1.0
 
 
@@ -96,21 +99,25 @@ class Elastic:
 class Policy:
     """All of it. Seconds are counted on the broker's hearing clock where they measure silence."""
 
+    #: Topology levels, broadest first.
     levels: tuple[Level, ...] = DEFAULT_LEVELS
     #: A node that no pool matches is in a pool ``default`` without a price.
     pools: tuple[Pool, ...] = ()
     #: Teams not named here exist with no quota and weight 1.
     teams: tuple[Team, ...] = ()
+    #: When leases grow and shrink.
     elastic: Elastic = Elastic()
-    #: Owner silent: with a job, and without.
+    #: Owner of a lease with a job silent for so long: `Job.on_owner_silent` applies.
     owner_grace_s: float = 3600.0
+    #: Owner of a lease without a job silent for so long: it is released.
     owner_grace_jobless_s: float = 120.0
     #: `unwatch` releases after this, unless another watcher is there.
     unwatch_grace_s: float = 5.0
     #: Attempt silent (trainer and agent both): retry.
     attempt_silent_s: float = 60.0
-    #: Node silent: no new grants; and lost.
+    #: Node silent: no new grants there.
     node_stale_s: float = 15.0
+    #: Node silent, and no progress of anything on it: it is lost, and what it held is freed.
     node_lost_s: float = 600.0
     #: A gang below its min is stopped whole after this.
     repair_s: float = 120.0
@@ -118,8 +125,9 @@ class Policy:
     stop_grace_s: float = 30.0
     #: An attempt that was granted must be heard within this.
     start_s: float = 180.0
-    #: Retry back-off: first and largest.
+    #: First pause before a retry; it doubles with each.
     retry_first_s: float = 2.0
+    #: Longest pause before a retry.
     retry_max_s: float = 60.0
     #: Attempts in a row without a new step, whatever ended them (preemption aside), before the lease fails.
     fruitless_attempts: int = 20
@@ -129,6 +137,7 @@ class Policy:
     unknown_after_s: float = 15.0
     #: Warn when this share of a budget is spent.
     budget_warn: float = 0.8
+    #: Elastic sizes and moves are thought over at most this often.
     rebalance_every_s: float = 2.0
     #: Length bound of `Lease.observations`.
     observations: int = 256
