@@ -14,6 +14,7 @@ from moorage.core.request import CapacityType
 class Level:
     """A topology level and the node labels that name its domain, first match wins. There is no standard for these."""
 
+    #: What requests call it, for example ``rack``.
     name: str
     #: Node labels, the most telling first.
     labels: tuple[str, ...]
@@ -23,6 +24,7 @@ class Level:
 class Pool:
     """A GPU pool: nodes with one price and one capacity type."""
 
+    #: What the ledger and the pages call it.
     name: str
     #: ``reserved``, ``on-demand`` or ``spot``.
     capacity: CapacityType = CapacityType.ON_DEMAND
@@ -42,6 +44,7 @@ class Pool:
 class Team:
     """Who pays."""
 
+    #: As tokens name it.
     name: str
     #: GPUs that the team may hold at once; None: no limit.
     quota: int | None = None
