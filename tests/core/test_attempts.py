@@ -131,19 +131,32 @@ def test_a_driver_that_renews_keeps_its_silent_node() -> None:
 
 def test_lost_process() -> None:
     state = running(pools(), lease("p", request(1), PROCESS))
-    lost = state.with_nodes(replace(state.nodes["od1"], heard=HEARD - 700))
-    after, answer = step(lost)
+    after, answer = step(hearing(state, 700, "od1", "p"), now=at(700))
     assert of_kind(answer, Retry)[0].reason == "attempt 1 lost its process on od1; tried again at once"
     assert places(after, "p") == {"od2": (0,)}
 
 
-def test_raylets_may_fall_below_min_and_start_again_when_all_are_lost() -> None:
+def test_lost_raylets_are_replaced_near_the_rest_and_start_again_when_all_are_lost() -> None:
     state = running(pools(), lease("g", request(2), RAYLET))
     first, second = state.leases["g"].live
-    one_left = state.with_leases(gone(state.leases["g"], first.id, T0))
-    assert step(one_left)[1].decisions == ()
+    after, answer = step(state.with_leases(gone(state.leases["g"], first.id, T0)))
+    (repair,) = of_kind(answer, Retarget)
+    assert (repair.why, repair.reason) == (Why.REPAIR, f"raylets were lost: 1 more on {second.node}")
+    assert repair.hold == (second.id, "g.3")
+    # Not at once again: a raylet that dies at its start must not make a hot loop.
+    again = after.with_leases(gone(after.leases["g"], "g.3", at(1)))
+    assert step(again, now=at(1))[1].decisions == ()
+    assert of_kind(step(again, now=at(20))[1], Retarget)[0].hold == (second.id, "g.4")
     none_left = state.with_leases(gone(gone(state.leases["g"], first.id, T0), second.id, T0))
     assert of_kind(step(none_left)[1], Retry)
+
+
+def test_raylets_may_fall_below_min_when_they_are_given_back() -> None:
+    state = running(pools(), lease("g", request(2), RAYLET))
+    first, _ = state.leases["g"].live
+    state = apply(state, Drop(lease="g", allocation=first.id, reason="idle"), POLICY, T0)
+    one_left = state.with_leases(gone(state.leases["g"], first.id, T0))
+    assert step(one_left)[1].decisions == ()
 
 
 def test_raylets_given_back_end_the_lease() -> None:

@@ -27,6 +27,8 @@ def attempts(round_: Round) -> None:
             round_.add(again(lease, words, round_.policy, round_.now, interruption=True))
         elif kind_of(lease.job) is JobKind.RAY and lease.state is LeaseState.RUNNING:
             _keep_whole(round_, lease)
+        elif kind_of(lease.job) is JobKind.RAYLET and lease.state is LeaseState.RUNNING:
+            _replace_raylets(round_, lease)
 
 
 def _never_started(round_: Round, lease: Lease) -> str | None:
@@ -122,6 +124,28 @@ def _keep_whole(round_: Round, lease: Lease) -> None:
     round_.wake_in(round_.policy.rebalance_every_s)
     if damage.dead:
         round_.add(_without_the_dead(lease, damage))
+
+
+def _replace_raylets(round_: Round, lease: Lease) -> None:
+    """Raylets that went without being given back (those drain first) are replaced near what is left of their gang.
+
+    Ray places the lost bundles of a placement group again by itself, once there are nodes.
+    """
+    lost = [a for a in lease.allocations if a.id in lease.target.hold and not a.live and a.drain_by is None]
+    if not lost:
+        return
+    since = lease.resized_at + timedelta(seconds=round_.policy.elastic.cooldown_s) if lease.resized_at else round_.now
+    keep = workers_of(lease)
+    count = sum(a.workers for a in lost)
+    spots = replacement(round_.fleet, lease, count, keep) if since <= round_.now else ()
+    if not spots:
+        round_.wake(since)
+        round_.wake_in(round_.policy.rebalance_every_s)
+        return
+    add = numbered(lease, tuple(single_workers(lease, spots)))
+    reason = f"raylets were lost: {count} more on {names(spot.node for spot in spots)}"
+    hold = tuple(a.id for a in (*keep, *add))
+    round_.add(Retarget(lease=lease.id, hold=hold, add=add, why=Why.REPAIR, reason=reason))
 
 
 def _damage(round_: Round, lease: Lease) -> _Damage:
