@@ -161,21 +161,29 @@ class AirflowStandalone:
 
     def stop(self, limit_s: float = 40) -> None:
         """SIGINT, wait, then SIGKILL to all that is left: what it started, and what carries its home."""
+        self._http.close()
         family = self._family()
         for process in self._processes:
             if process.poll() is None:
-                process.send_signal(signal.SIGINT)
+                # To its group, as a terminal's Ctrl-C: each part stops by itself.
+                os.killpg(process.pid, signal.SIGINT)
         until = time.monotonic() + limit_s
         for process in self._processes:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.0, until - time.monotonic()))
-        for left in {*family, *self._family()}:
-            if left.is_running():
-                left.kill()
+        self._kill({*family, *self._family()})
         for process in self._processes:
             process.wait(10)
         self._processes.clear()
-        self._http.close()
+
+    @staticmethod
+    def _kill(family: set[Any]) -> None:
+        import psutil
+
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(family, timeout=10)
 
     def _family(self) -> set[Any]:
         """Every process of this Airflow; task processes have sessions of their own, so the home tells."""
