@@ -6,6 +6,12 @@ import os
 import tempfile
 from pathlib import Path
 
+import pytest
+
+from moorage.api.auth import Role
+from moorage.client import Client
+from moorage.testing.served import ServedBroker
+
 _HOME = tempfile.mkdtemp(prefix="moorage-airflow-")
 os.environ.update(
     AIRFLOW_HOME=_HOME,
@@ -16,3 +22,11 @@ os.environ.update(
     AIRFLOW__USAGE_DATA_COLLECTION__ENABLED="False",
 )
 Path(_HOME, "dags").mkdir()
+
+
+@pytest.fixture
+def connected(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """Tasks and triggers reach a real broker as team research; returns an operator's client of it."""
+    monkeypatch.setenv("MOORAGE_URL", broker.url)
+    monkeypatch.setenv("MOORAGE_TOKEN", broker.client.make_token("tasks", Role.SUBMITTER, team="research"))
+    return broker.client

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.bases.decorator import DecoratedOperator, TaskDecorator, task_decorator_factory
@@ -31,11 +32,30 @@ class _GpuDecoratedOperator(DecoratedOperator, LeasedOperator):
     template_fields: Sequence[str] = ("op_args", "op_kwargs", *TEMPLATED, "gpus", *ASKED, *JOB)
     custom_operator_name = "@task.gpu"
 
-    def __init__(self, *, gpus: int | str = 1, **kwargs: Any) -> None:
-        for name in (*ASKED, *JOB):
-            setattr(self, name, kwargs.pop(name, None))
+    def __init__(
+        self,
+        *,
+        gpus: int | str = 1,
+        cpus: float | str = 0,
+        memory: int | str = 0,
+        gpu_memory: int | str | None = None,
+        models: Sequence[str] | str | None = None,
+        capacity: str = "on-demand",
+        labels: Mapping[str, str] | None = None,
+        priority: int | str = 0,
+        budget_usd: Decimal | float | str | None = None,
+        deadline: datetime | timedelta | str | None = None,
+        env: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        storage: str | None = None,
+        max_retries: int | str = 0,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
-        self.gpus = gpus
+        self.gpus, self.cpus, self.memory, self.gpu_memory = gpus, cpus, memory, gpu_memory
+        self.models, self.capacity, self.labels = models, capacity, labels
+        self.priority, self.budget_usd, self.deadline = priority, budget_usd, deadline
+        self.env, self.secrets, self.storage, self.max_retries = env, secrets, storage, max_retries
 
     def ask(self, context: Context, now: datetime) -> Ask:
         """The request and the job, from rendered fields. Raises `Invalid`."""

@@ -3,42 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
-from decimal import Decimal
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from moorage.airflow import options, package
-from moorage.airflow.leased import TEMPLATED, Ask, LeasedOperator
+from moorage.airflow.gang import ASKED, GangOperator
+from moorage.airflow.leased import TEMPLATED, Ask
 from moorage.core.invalid import Invalid
 from moorage.core.job import DoneWhen, Job, JobKind
-from moorage.core.request import Topology
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-#: Arguments that become the `Request`.
-ASKED = (
-    "workers",
-    "gpus_per_worker",
-    "cpus_per_worker",
-    "memory_per_worker",
-    "gpu_memory",
-    "models",
-    "capacity",
-    "topology",
-    "labels",
-    "multiple_of",
-    "priority",
-    "budget_usd",
-    "deadline",
-)
 #: Arguments that say what runs, and how.
 PROGRAM = ("script", "entrypoint", "args", "code")
 JOB = ("env", "secrets", "storage", "max_retries")
 
 
-class GpuTrainOperator(LeasedOperator):
+class GpuTrainOperator(GangOperator):
     """Runs a script with `moorage.ray.ElasticTrainer` (or any Ray driver) on a Ray cluster of its own.
 
     Returns ``{"lease": id, "result": what the trainer returned, "cost": {"total_usd": "0.41", ...}}``.
@@ -48,17 +31,7 @@ class GpuTrainOperator(LeasedOperator):
         entrypoint: a command instead of a script, run in the code folder; ``python`` is the node's interpreter.
         args: words after the script or entrypoint.
         code: folder to ship, at most 32 MiB as a zip; None: the script's folder.
-        workers: (min, max), or one number. Above min, workers come and go by what measured throughput and loss say.
-        gpus_per_worker, cpus_per_worker, memory_per_worker, gpu_memory: of each worker; memory in bytes.
-        models: acceptable GPU models; None: any.
-        capacity: the least steady capacity tolerated: ``reserved``, ``on-demand`` or ``spot``.
-        topology: ``{"required": level}`` or ``{"preferred": level}``.
-        labels: node labels that must match.
-        multiple_of: worker counts must be min + k * multiple_of.
-        priority: higher goes first.
-        budget_usd: dollars after which the broker stops the lease.
-        deadline: when the result is wanted (a `timedelta` counts from submission): steers and warns, never stops.
-            What stops is `execution_timeout` and the DAG's `dagrun_timeout`.
+        workers, gpus_per_worker, models, capacity, topology, budget_usd, deadline, ...: see `GangOperator`.
         env: variables of the job. secrets: variable -> reference (``env:NAME`` on the node).
         storage: fsspec URL for checkpoints; None: the policy's.
         max_retries: attempts that may fail by the job's own fault, within one Airflow try; interruptions never count.
@@ -76,19 +49,6 @@ class GpuTrainOperator(LeasedOperator):
         entrypoint: Sequence[str] | None = None,
         args: Sequence[str | int | float] = (),
         code: str | None = None,
-        workers: int | str | tuple[int, int] = 1,
-        gpus_per_worker: int | str = 1,
-        cpus_per_worker: float | str = 0,
-        memory_per_worker: int | str = 0,
-        gpu_memory: int | str | None = None,
-        models: Sequence[str] | str | None = None,
-        capacity: str = "on-demand",
-        topology: Mapping[str, str] | Topology | str | None = None,
-        labels: Mapping[str, str] | None = None,
-        multiple_of: int | str = 1,
-        priority: int | str = 0,
-        budget_usd: Decimal | float | str | None = None,
-        deadline: datetime | timedelta | str | None = None,
         env: Mapping[str, str] | None = None,
         secrets: Mapping[str, str] | None = None,
         storage: str | None = None,
@@ -97,16 +57,11 @@ class GpuTrainOperator(LeasedOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.script, self.entrypoint, self.args, self.code = script, entrypoint, args, code
-        self.workers, self.gpus_per_worker, self.multiple_of = workers, gpus_per_worker, multiple_of
-        self.cpus_per_worker, self.memory_per_worker, self.gpu_memory = cpus_per_worker, memory_per_worker, gpu_memory
-        self.models, self.capacity, self.topology, self.labels = models, capacity, topology, labels
-        self.priority, self.budget_usd, self.deadline = priority, budget_usd, deadline
         self.env, self.secrets, self.storage, self.max_retries = env, secrets, storage, max_retries
 
     def ask(self, context: Context, now: datetime) -> Ask:
         """The request and the job, from rendered fields. Raises `Invalid`."""
-        asked = {name: getattr(self, name) for name in ASKED}
-        request = options.request({**asked, "stop_at": self.stop_at(context, now)}, now)
+        request = self.request(now, self.stop_at(context, now))
         folder, words = self._program(getattr(context["dag"], "fileloc", None))
         code = package.pack_folder(folder) if folder else None
         job = Job(

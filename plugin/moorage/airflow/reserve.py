@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from moorage.airflow import options
+from moorage.airflow.gang import ASKED, GangOperator
 from moorage.airflow.hook import MoorageHook
-from moorage.airflow.leased import TEMPLATED, Ask, LeasedOperator, client_id, owner
-from moorage.airflow.operators import ASKED
+from moorage.airflow.leased import TEMPLATED, Ask, client_id, owner
 from moorage.api.errors import MoorageError
 from moorage.core.invalid import Invalid
 from moorage.core.lease import LeaseState
@@ -21,10 +20,8 @@ from moorage.core.lease import LeaseState
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from moorage.core.request import Topology
 
-
-class GpuLeaseOperator(LeasedOperator):
+class GpuLeaseOperator(GangOperator):
     """Leases GPUs without a job, and ends once it has them; returns ``{"lease": id}``.
 
     The lease needs an end: `stop_after`, `execution_timeout` or the DAG's `dagrun_timeout`. ``lease.teardown()`` makes
@@ -33,7 +30,7 @@ class GpuLeaseOperator(LeasedOperator):
 
     Args:
         stop_after: the lease's end, from submission.
-        workers, gpus_per_worker, models, capacity, topology, ...: as `GpuTrainOperator` has them.
+        workers, gpus_per_worker, models, capacity, topology, ...: see `GangOperator`.
     """
 
     template_fields: Sequence[str] = (*TEMPLATED, *ASKED, "stop_after")
@@ -43,15 +40,10 @@ class GpuLeaseOperator(LeasedOperator):
         self,
         *,
         stop_after: timedelta | str | None = None,
-        workers: int | str | tuple[int, int] = 1,
-        topology: Mapping[str, str] | Topology | str | None = None,
-        budget_usd: Decimal | float | str | None = None,
         **kwargs: Any,
     ) -> None:
-        for name in set(ASKED) - {"workers", "topology", "budget_usd"}:
-            setattr(self, name, kwargs.pop(name, None))
         super().__init__(**kwargs)
-        self.stop_after, self.workers, self.topology, self.budget_usd = stop_after, workers, topology, budget_usd
+        self.stop_after = stop_after
 
     def ask(self, context: Context, now: datetime) -> Ask:
         """The request; raises `Invalid` if the lease would have no end."""
@@ -59,8 +51,7 @@ class GpuLeaseOperator(LeasedOperator):
         stop_at = options.earliest(own, self.stop_at(context, now))
         if stop_at is None:
             raise Invalid("stop_after", None, "a lease without a job needs an end, for example timedelta(hours=2)")
-        asked = {name: getattr(self, name) for name in ASKED}
-        return Ask(request=options.request({**asked, "stop_at": stop_at}, now), job=None)
+        return Ask(request=self.request(now, stop_at), job=None)
 
     def execute_complete(self, context: Context, event: Mapping[str, Any]) -> Any:  # noqa: ARG002
         """The lease has its GPUs, or never got them."""
