@@ -103,8 +103,8 @@ def _quoted(words: str, evidence: Evidence) -> str:
 
 def _own_fault(lease: Lease, job: Job, words: str, policy: Policy, now: datetime) -> Retry | Stop:
     if lease.failures >= job.max_retries:
-        tries = f" after {lease.failures} of {job.max_retries} retries" if job.max_retries else ""
-        return Stop(lease=lease.id, outcome=Outcome.FAILED, reason=f"attempt {lease.epoch} {words}{tries}", by=now)
+        tries = f" (after {lease.failures} of {job.max_retries} retries)" if job.max_retries else ""
+        return Stop(lease=lease.id, outcome=Outcome.FAILED, reason=f"attempt {lease.epoch}{tries} {words}", by=now)
     at = back_off(lease.failures, policy, now)
     reason = f"attempt {lease.epoch} {words}; retry {lease.failures + 1} of {job.max_retries} at {clock(at)}"
     return Retry(lease=lease.id, reason=reason, not_before=at, fault=True)
