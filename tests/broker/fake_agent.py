@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 class FakeAgent:
     """Follows orders at each `step`: starts what it should run, ends what it should not."""
 
-    def __init__(self, api: Api, node: str, gpus: int = 4, labels: dict[str, str] | None = None) -> None:
-        self.api, self.node, self.labels = api, node, labels or {}
+    def __init__(self, find: Callable[[], Api], node: str, gpus: int = 4, labels: dict[str, str] | None = None) -> None:
+        self.find, self.node, self.labels = find, node, labels or {}
         self.gpus = tuple(
             Gpu(index=i, uuid=f"{node}-{i}", model="H100", memory=80 << 30, healthy=True) for i in range(gpus)
         )
@@ -27,6 +28,11 @@ class FakeAgent:
         self.incarnation = "1"
         self.notice: Notice | None = None
         self.orders = Orders(revision=0, orders=())
+
+    @property
+    def api(self) -> Api:
+        """The broker that is there now."""
+        return self.find()
 
     def report(self) -> Orders:
         """Say what it has."""

@@ -45,7 +45,7 @@ class Logs:
             size = _size(path)
             end = offset + len(text)
             if size >= self._limit:
-                return max(end, size)
+                return max(end, self._limit)
             if offset > size or end <= size:
                 return size
             fresh = text[size - offset :][: self._limit - size]
