@@ -75,8 +75,9 @@ def run(config: AutoscalerConfig, stop: threading.Event, api: LeaseApi | None = 
         api: the broker; None: over HTTP as `config` says.
     """
     os.environ.update(auth_env(config.token_file), RAY_enable_autoscaler_v2="1")
-    # Ray tells each decision about each node; we tell what changes for people.
+    # Ray tells each decision about each node, and of each field of its own configuration.
     logging.getLogger("ray.autoscaler.v2").setLevel(logging.WARNING)
+    logging.getLogger("ray.autoscaler._private.util").setLevel(logging.ERROR)
     broker = api or Client(config.url, config.token, timeout=5, retry_for=1)
     away = _Away(config, broker)
     while not stop.is_set():

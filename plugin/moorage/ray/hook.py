@@ -13,7 +13,7 @@ from moorage.core.invalid import Invalid
 from moorage.core.lease import AllocationState, Lease, LeaseState, Outcome
 from moorage.ray.demand import CLASS, CLUSTER, HEAD, Cluster, Demand, submission
 from moorage.ray.internals import RayGone, Snapshot
-from moorage.ray.plan import Plan, Want, plan
+from moorage.ray.plan import Plan, Want, named, plan
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +72,7 @@ class Hook:
     ) -> None:
         self._api, self._cluster, self._limits, self._given, self._say = api, cluster, limits, given, say
         self._clock = clock
+        self._returned: set[str] = set()
         self._leases: tuple[Lease, ...] = ()
         self._sentences: dict[str, str] = {}
         self._ages = _Ages(clock)
@@ -103,8 +104,8 @@ class Hook:
             self._worked()
 
     def _step(self, now: Snapshot) -> None:
-        self._give_back()
         self._find()
+        self._give_back()
         young = self._ages.young("node", (n.instance for n in now.nodes), self._limits.settle_s)
         nodes = [replace(n, settled=n.instance not in young) for n in now.nodes]
         what = plan(now.demand, self._cluster, self._leases, nodes, max_shared=self._limits.max_shared)
@@ -130,6 +131,7 @@ class Hook:
         self._tell(mine)
         self._leases = tuple(sorted(mine, key=lambda lease: lease.id))
         self.instances = instances(self._leases)
+        self._returned &= set(self.instances)
 
     def _tell(self, mine: Sequence[Lease]) -> None:
         before = {lease.id: lease.state for lease in self._leases}
@@ -154,7 +156,7 @@ class Hook:
         except Invalid as error:
             self._deny(want.demand, str(error))
             return
-        log.info("asked for %s: lease %s", want.demand, lease.id)
+        log.info("asked for %s: lease %s", named(want.demand), lease.id)
         self._leases = (*self._leases, lease)
         self.instances = instances(self._leases)
         if want.unbound:
@@ -167,7 +169,8 @@ class Hook:
         wait = self._wait(last)
         self._again[want.demand] = (last.generation, self._clock() + wait)
         if wait:
-            log.info("lease %s of %s ended (%s); the next one in %.0f s", last.id, want.demand, last.reason, wait)
+            name = named(want.demand)
+            log.info("lease %s of %s ended (%s); the next one in %.0f s", last.id, name, last.reason, wait)
         return wait > 0
 
     def _wait(self, last: Lease) -> float:
@@ -179,8 +182,8 @@ class Hook:
     def _deny(self, demand: str, sentence: str) -> None:
         if demand not in self._sentences:
             self._sentences[demand] = sentence
-            log.warning("%s can never be served: %s", demand, sentence)
-            self._say_now(f"Moorage cannot serve {demand}: {sentence}")
+            log.warning("%s can never be served: %s", named(demand), sentence)
+            self._say_now(f"Moorage cannot serve {named(demand)}: {sentence}")
 
     def _forget(self, demand: Demand, what: Plan) -> None:
         """Words about demand that is gone: the same demand may come again, and is then judged anew."""
@@ -203,15 +206,18 @@ class Hook:
         self._api.release(lease.id, why, f"{lease.id}/release", force=True)
 
     def _give_back(self) -> None:
+        # Ray says it twice: when a raylet accepts its drain, and when it is gone.
+        self._given &= set(self.instances or ()) - self._returned
         for allocation in sorted(self._given):
             lease = allocation.rpartition(".")[0]
             try:
                 self._api.give_back(lease, [allocation], f"{allocation}/give-back")
-            except (NotFound, Conflict) as error:
-                log.info("allocation %s was given back before: %s", allocation, error)
+            except (NotFound, Conflict, Invalid) as error:
+                log.info("allocation %s is gone already: %s", allocation, error)
             else:
                 log.info("gave back the idle allocation %s", allocation)
-            self._given.discard(allocation)
+            self._returned.add(allocation)
+        self._given -= self._returned
 
     # --- stay
 

@@ -248,7 +248,8 @@ class Autoscaling:
     def say(self, text: str) -> None:
         """Print a line at every driver of the cluster."""
         event = {"message": text, "severity": "WARNING", "source_type": "AUTOSCALER"}
-        data = {"ip": "", "pid": "autoscaler", "job": None, "is_err": False, "actor_name": None, "task_name": None}
+        ip = self._address.rpartition(":")[0]
+        data = {"ip": ip, "pid": "autoscaler", "job": None, "is_err": False, "actor_name": None, "task_name": None}
         with _or_gone(self._address):
             self._gcs.publish_logs({**data, "lines": [json.dumps(event)]})
 

@@ -56,7 +56,7 @@ class Plan:
     unwanted: frozenset[str] = frozenset()
     #: Lease -> gang that waits for it: its raylets are not idle, they wait for each other.
     serving: Mapping[str, str] = field(default_factory=dict)
-    #: Demand -> why it can never be served.
+    #: Demand (a placement group's id, or the shared class and its resources) -> why it can never be served.
     impossible: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -163,7 +163,7 @@ class _Planner:
             shape = single_shape(one)
             submission(self.cluster, shared_owner(self.cluster, "", 0), shape, 1)
         except Invalid as error:
-            self.impossible[f"{SHARED} {dict(one.bundle.resources)}"] = str(error)
+            self.impossible[f"{SHARED} task or actor {dict(one.bundle.resources)}"] = str(error)
             return None
         key = shape.steering.get(GANG)
         if key is not None and any(GROUP in x.owner and _key(x) == key for x in self.leases):
@@ -184,6 +184,11 @@ class _Planner:
 
     def _settled(self, lease: Lease) -> bool:
         return any(self.nodes[a.id].settled for a in self._joined(lease))
+
+
+def named(demand: str) -> str:
+    """A demand as people know it."""
+    return demand if demand.startswith(SHARED) else f"placement group {demand}"
 
 
 def _key(lease: Lease) -> str | None:
