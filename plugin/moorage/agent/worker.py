@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import subprocess
 import sys
 import time
@@ -20,6 +21,7 @@ from moorage.agent.record import Record
 from moorage.api.values import Order, Want
 from moorage.core.job import Evidence, JobKind
 from moorage.ray import cluster
+from moorage.ray.demand import CPUS_PER_WORKER
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +110,12 @@ class WorkerKeeper(RayKeeper):
         )
 
     def _workers(self, order: Order) -> int:
-        """A CPU for each GPU, so that workers which ask for one CPU each have it, however many share the raylet."""
-        return max(1, len(order.gpus))
+        """A CPU for each GPU, so that workers which ask for one CPU each have it, however many share the raylet.
+
+        The autoscaler hook knows better: it says how many CPUs a placement group's bundle wants.
+        """
+        said = order.job.env.get(CPUS_PER_WORKER, "0") if order.job is not None else "0"
+        return max(1, len(order.gpus), math.ceil(float(said)))
 
     def _env(self, order: Order) -> Mapping[str, str]:
         made = dict(super()._env(order))
