@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from enum import StrEnum
@@ -16,6 +16,7 @@ from moorage.web import text
 
 #: Levels that are finer than a group of nodes.
 FINE = ("host", "island")
+DOT = "\u00b7"
 
 
 class Cell(StrEnum):
@@ -68,21 +69,31 @@ def totals(fleet: Fleet) -> dict[str, Any]:
     paid = [view.node for view, _, kind in cells if kind is Cell.HELD]
     saved = sum((node.on_demand_price - node.price for node in paid), Decimal(0))
     states = [view.lease.state for view in fleet.leases]
+    unusable = len(cells) - held - free
     return {
-        "gpus": len(cells),
-        "held": held,
-        "free": free,
-        "unusable": len(cells) - held - free,
-        "nodes": text.many(len(fleet.nodes), "node"),
-        "not_ready": sum(view.condition != "ready" for view in fleet.nodes),
+        "held": text.count(held),
+        "held_of": f"of {text.count(len(cells))} held",
+        "use_note": f"{text.count(held)} held {DOT} {text.count(free)} free {DOT} {text.count(unusable)} not usable",
+        "nodes_note": _nodes_note(fleet.nodes),
         "rate": text.usd(sum((node.price for node in paid), Decimal(0))),
         "rate_note": f"{text.usd(saved)}/h less than on demand" if saved > 0 else _unpriced(paid),
-        "running": states.count(LeaseState.RUNNING),
-        "starting": states.count(LeaseState.GRANTED),
-        "stopping": states.count(LeaseState.STOPPING),
-        "queued": len(fleet.queue),
+        "running": text.count(states.count(LeaseState.RUNNING)),
+        "lease_note": _lease_note(states),
+        "queued": text.count(len(fleet.queue)),
         "oldest": _oldest(fleet),
     }
+
+
+def _nodes_note(nodes: Iterable[NodeView]) -> str:
+    conditions = [view.condition for view in nodes]
+    not_ready = sum(condition != "ready" for condition in conditions)
+    return text.many(len(conditions), "node") + (f", {not_ready} not ready" if not_ready else "")
+
+
+def _lease_note(states: Sequence[LeaseState]) -> str:
+    counted = {"starting": states.count(LeaseState.GRANTED), "stopping": states.count(LeaseState.STOPPING)}
+    words = [f"{number} {word}" for word, number in counted.items() if number]
+    return f" {DOT} ".join(words) or "none is starting or stopping"
 
 
 def _unpriced(paid: Iterable[Any]) -> str:
@@ -136,12 +147,21 @@ def _node(view: NodeView, now: datetime, holders: Holders) -> dict[str, Any]:
         "spot": view.node.capacity is CapacityType.SPOT,
         "price": text.price(view.node.price),
         "condition": view.condition,
+        "badge": badge(view, now),
         "note": condition_note(view, now),
         "model": _models(view.node.gpus),
         "size": _size(view),
         "cordoned": view.node.cordoned or view.node.draining,
         "cells": [[str(kind), use.index, holders.index(use.lease) if use.lease else -1] for use, _, kind in cells],
     }
+
+
+def badge(view: NodeView, now: datetime) -> str:
+    """The condition in a word or two; nothing for a node that is ready."""
+    deadline = view.node.notice_deadline
+    if view.condition == "notice" and deadline is not None:
+        return f"goes in {text.span((deadline - now).total_seconds())}"
+    return "" if view.condition == "ready" else view.condition
 
 
 def condition_note(view: NodeView, now: datetime) -> str:

@@ -67,7 +67,7 @@ def tiles(view: LeaseView, end: datetime) -> list[tuple[str, str, str]]:
         ("Step", text.count(progress.step if progress else None), str(progress.phase) if progress else "not heard yet"),
         ("Loss", text.loss(progress.loss if progress else None), _rate(progress.throughput if progress else None)),
         ("Attempt", str(lease.epoch), _trouble(lease.interruptions, lease.failures)),
-        ("Age", text.since(lease.submitted_at, end), f"submitted {text.stamp(lease.submitted_at)}"),
+        ("Age", text.since(lease.submitted_at, end), f"submitted at {lease.submitted_at:%H:%M:%S} UTC"),
     ]
 
 
@@ -117,7 +117,7 @@ def facts(view: LeaseView, now: datetime) -> list[tuple[str, str]]:
         ("Generation", str(lease.generation)),
         ("Continues", lease.resume_from),
         ("Result", lease.result),
-        *((key, value) for key, value in sorted(lease.owner.items())),
+        *((key, value) for key, value in sorted(lease.owner.items()) if value != "-1"),
         *((key, value) for key, value in sorted(lease.notes.items())),
         ("Says", (progress.message or None) if progress else None),
     ]

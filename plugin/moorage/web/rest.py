@@ -20,6 +20,7 @@ from moorage.api.errors import Denied, Invalid
 from moorage.api.protocols import Api
 from moorage.api.routes import ACT_FOR, PREFIX, ROUTES, Route
 from moorage.api.versions import HEADER, work_together
+from moorage.core.lease import LeaseState
 from moorage.web import bodies
 from moorage.web.hub import Hub
 
@@ -52,8 +53,10 @@ def topic(method: str, arguments: Mapping[str, Any], answer: Any) -> str:
 def is_news(method: str, arguments: Mapping[str, Any], answer: Any) -> bool:
     """Whether a waiting call may return."""
     match method:
-        case "watch" | "orders":
-            return bool(answer.revision > arguments.get("since", 0))
+        case "watch":
+            return bool(answer.revision > arguments.get("since", 0) or answer.lease.state is LeaseState.ENDED)
+        case "orders":
+            return bool(answer.revision > arguments["since"])
         case "logs":
             return bool(answer.end or answer.next > arguments.get("offset", 0))
         case _:

@@ -33,9 +33,9 @@ def price(amount: Decimal) -> str:
 
 
 def span(seconds: float) -> str:
-    """A length of time in one unit: ``12 s``, ``3 min``, ``5 h``, ``2 d``."""
+    """A length of time in one unit: ``94 s``, ``3 min``, ``5 h``, ``2 d``; each unit from twice its size on."""
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min")):
-        if seconds >= size:
+        if seconds >= 2 * size:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"
 

@@ -11,11 +11,14 @@ from moorage.api.values import Event, EventKind, Segment
 from moorage.core.job import Activity
 from moorage.web import text
 
-WIDTH = 1000
-LEFT = 132
-ROW = 22
-BAR = 14
-TOP = 30
+WIDTH = 1360
+LEFT = 150
+ROW = 24
+BAR = 15
+TOP = 42
+#: Rows of words above the bars.
+LANES = 2
+LANE = 13
 #: Rows drawn; older allocations beyond are counted.
 MAX_ROWS = 40
 #: Kinds that get a mark, with the word beside it.
@@ -90,13 +93,13 @@ def _bar(scale: Scale, segment: Segment, y: float, now: datetime) -> str:
         f"{text.price(segment.price)} per GPU-hour"
     )
     return (
-        f'<rect x="{x:.1f}" y="{y}" width="{max(to - x, 0.8):.1f}" height="{BAR}" class="a-{segment.activity}">'
+        f'<rect x="{x:.1f}" y="{y}" width="{max(to - x, 0.8):.1f}" height="{BAR}" rx="2" class="a-{segment.activity}">'
         f"<title>{escape(title)}</title></rect>"
     )
 
 
 def _ticks(scale: Scale, height: int) -> list[str]:
-    step = next((tick for tick in TICKS if scale.seconds / tick <= 8), TICKS[-1])
+    step = next((tick for tick in TICKS if scale.seconds / tick <= 10), TICKS[-1])
     parts: list[str] = []
     for number in range(int(scale.seconds // step) + 1):
         x = LEFT + (WIDTH - LEFT - 8) * number * step / scale.seconds
@@ -112,21 +115,26 @@ def _clock(seconds: int) -> str:
 
 def _marks(scale: Scale, events: Sequence[Event], height: int) -> list[str]:
     parts: list[str] = []
-    free_from = float(LEFT)
+    # A word goes to the first lane where the last word does not reach; without one, the mark has its title only.
+    free_from = [float(LEFT)] * LANES
     for event in events:
         if event.kind not in MARKS:
             continue
         x, word = scale.x(event.at), MARKS[event.kind]
-        line = f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 10}" y2="{height - 18}" class="m-{event.kind}"/>'
+        lane = next((lane for lane in range(LANES) if x >= free_from[lane]), None)
         label = ""
-        # A word is drawn only where the last one does not reach.
-        if x >= free_from:
-            anchor = ' text-anchor="end"' if x > WIDTH - 60 else ""
-            label = f'<text x="{x:.1f}" y="{TOP - 14}"{anchor} class="mark-label">{word}</text>'
-            free_from = x + 7.0 * len(word) + 6
+        if lane is not None:
+            free_from[lane] = x + 6.5 * len(word) + 8
+            label = _word(x, TOP - 14 - LANE * lane, word)
+        line = f'<line x1="{x:.1f}" x2="{x:.1f}" y1="{TOP - 10}" y2="{height - 18}" class="m-{event.kind}"/>'
         title = escape(f"{event.at:%H:%M:%S} {event.sentence}")
         parts.append(f'<g class="mark">{line}{label}<title>{title}</title></g>')
     return parts
+
+
+def _word(x: float, y: float, word: str) -> str:
+    anchor = ' text-anchor="end"' if x > WIDTH - 60 else ""
+    return f'<text x="{x:.1f}" y="{y}"{anchor} class="mark-label">{word}</text>'
 
 
 def _fit(label: str) -> str:

@@ -10,6 +10,7 @@ import "./session.js";
 
 const $ = (selector) => document.querySelector(selector);
 const filter = $("#filter");
+const BAR_LEASES = 24;
 let data = JSON.parse($("#data").textContent);
 
 const acts = {
@@ -67,36 +68,34 @@ function draw() {
 }
 
 function drawTotals({ totals, groups, holders }) {
-  const say = (name, value) => text($(`[data-t="${name}"]`), value);
-  for (const name of ["held", "rate", "rate_note", "running", "queued", "oldest"]) say(name, totals[name]);
-  say("held_of", `of ${totals.gpus} held`);
-  say("use_note", `${totals.held} held · ${totals.free} free · ${totals.unusable} not usable`);
-  const others = [totals.starting && `${totals.starting} starting`, totals.stopping && `${totals.stopping} stopping`];
-  say("lease_note", others.filter(Boolean).join(" · ") || "none is starting or stopping");
-  say("nodes_note", totals.nodes + (totals.not_ready ? `, ${totals.not_ready} not ready` : ""));
-  attr($("#use"), "aria-label", `${totals.held} GPUs held, ${totals.free} free, ${totals.unusable} not usable`);
-  const counts = new Map();
-  for (const group of groups)
-    for (const node of group.nodes)
-      for (const [kind, , holder] of node.cells) {
-        const key = kind === "h" ? holder : kind === "f" ? "free" : "off";
-        counts.set(key, (counts.get(key) ?? 0) + 1);
-      }
-  const parts = [...counts].filter(([key]) => typeof key === "number").sort((a, b) => b[1] - a[1]);
-  for (const key of ["free", "off"]) if (counts.has(key)) parts.push([key, counts.get(key)]);
-  keyed(
-    $("#use"),
-    parts,
-    ([key]) => (typeof key === "number" ? holders[key].id : key),
-    () => document.createElement("i"),
-    (part, [key, number]) => {
-      const holder = holders[key];
-      part.className = holder ? `h${holder.hue}` : key;
-      part.style.flexGrow = number;
-      attr(part, "data-lease", holder?.id);
-      attr(part, "data-tip", holder ? `${holder.label}: ${number} GPUs` : `${number} ${key === "free" ? "free" : "not usable"}`);
-    },
-  );
+  for (const element of document.querySelectorAll("[data-t]")) text(element, totals[element.dataset.t]);
+  attr($("#use"), "aria-label", `GPUs: ${totals.use_note}`);
+  keyed($("#use"), parts(groups, holders), ({ key }) => key, () => document.createElement("i"), (part, { kind, lease, number, words }) => {
+    part.className = kind;
+    part.style.flexGrow = number;
+    attr(part, "data-lease", lease);
+    attr(part, "data-tip", `${words}: ${number} GPUs`);
+  });
+}
+
+/** The bar of all GPUs: the largest leases, the others together, what is free, what is not usable. */
+function parts(groups, holders) {
+  const held = new Map();
+  const rest = { free: 0, off: 0 };
+  for (const [kind, , holder] of groups.flatMap((group) => group.nodes.flatMap((node) => node.cells))) {
+    if (kind === "h") held.set(holder, (held.get(holder) ?? 0) + 1);
+    else rest[kind === "f" ? "free" : "off"] += 1;
+  }
+  const largest = [...held].sort((a, b) => b[1] - a[1]);
+  const made = largest.slice(0, BAR_LEASES).map(([index, number]) => {
+    const { id, hue, label } = holders[index];
+    return { key: id, kind: `h${hue}`, lease: id, number, words: label };
+  });
+  const more = largest.slice(BAR_LEASES).reduce((sum, [, number]) => sum + number, 0);
+  made.push({ key: "more", kind: "more", number: more, words: "other leases" });
+  made.push({ key: "free", kind: "free", number: rest.free, words: "free" });
+  made.push({ key: "off", kind: "off", number: rest.off, words: "not usable" });
+  return made.filter(({ number }) => number > 0);
 }
 
 const once = refresh(

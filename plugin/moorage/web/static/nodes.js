@@ -40,7 +40,7 @@ function makeGroup() {
 
 function makeNode(group, acts) {
   const row = el("button", { type: "button", class: "node" });
-  const facts = el("span", { class: "facts" }, el("span", { class: "capacity" }), el("span", { class: "price" }));
+  const facts = el("span", { class: "facts" }, el("span", { class: "capacity" }), el("span", { class: "price" }), el("span", { class: "model" }));
   row.append(el("span", { class: "name" }), el("span", { class: "condition" }), facts, el("span", { class: "cells" }));
   row.addEventListener("click", ({ target }) => {
     const lease = target.closest(".cell")?.dataset.lease;
@@ -59,12 +59,13 @@ function drawNode(row, node, { holders, operator }) {
   text(row.querySelector(".name"), node.id);
   attr(row.querySelector(".name"), "title", node.id);
   const condition = row.querySelector(".condition");
-  text(condition, node.condition === "ready" ? "" : node.condition);
+  text(condition, node.badge);
   attr(condition, "title", node.note);
   const capacity = row.querySelector(".capacity");
   text(capacity, node.capacity);
   attr(capacity, "class", `capacity ${node.capacity}`);
   text(row.querySelector(".price"), node.price);
+  text(row.querySelector(".model"), node.model);
   attr(row.querySelector(".price"), "title", `pool ${node.pool}: ${node.price} per GPU-hour`);
   const held = node.cells.filter(([kind]) => kind === "h").length;
   attr(row, "aria-label", `${node.id}, ${node.capacity}, ${node.condition}${node.note ? `: ${node.note}` : ""}. ${held} of ${node.cells.length} GPUs held. Open details.`);

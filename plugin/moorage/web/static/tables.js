@@ -39,6 +39,7 @@ export function drawQueue(body, queue, wanted, acts) {
     for (const name of ["position", "team", "asks", "since", "reason"]) text(cell(name), lease[name]);
     attr(cell("team"), "title", lease.team);
     attr(cell("since"), "title", lease.since_title);
+    attr(cell("reason"), "title", lease.reason);
   });
   return shown.length;
 }
@@ -58,7 +59,8 @@ function who(row, lease) {
 
 function whoCell() {
   const tag = el("span", { class: "tag", "aria-hidden": "true" });
-  return el("th", { scope: "row", class: "lease" }, tag, el("span", { class: "lease-text" }, el("a", { href: "#" }), el("span", { class: "id" })));
+  const words = el("span", { class: "lease-text" }, el("a", { href: "#" }), el("span", { class: "id" }));
+  return el("th", { scope: "row", class: "lease" }, el("span", { class: "lease-cell" }, tag, words));
 }
 
 function actions(row, acts) {
@@ -81,6 +83,7 @@ function leaseRow(acts) {
 
 function queueRow(acts) {
   const row = el("tr");
-  row.append(td("position", "n"), whoCell(), td("team", "cut team"), td("asks", "asks"), td("since", "n"), td("reason", "why"), actions(row, acts));
+  const why = el("td", { class: "why" }, el("span", { "data-c": "reason", class: "clamp" }));
+  row.append(td("position", "n"), whoCell(), td("team", "cut team"), td("asks", "asks"), td("since", "n"), why, actions(row, acts));
   return row;
 }
