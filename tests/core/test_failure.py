@@ -110,7 +110,10 @@ def test_a_stopping_lease_keeps_its_outcome_unless_it_finished() -> None:
     killed = judged(stopping, signal=15)
     assert isinstance(killed, Stop)
     assert (killed.outcome, killed.reason) == (Outcome.STOPPED, "released by ann")
-    done = judged(stopping, exit_code=0)
+    obeyed = judged(stopping, exit_code=0)
+    assert isinstance(obeyed, Stop)
+    assert obeyed.outcome is Outcome.STOPPED, "it exits 0 because it was told to stop"
+    done = judged(stopping, exit_code=0, marker="{}")
     assert isinstance(done, Stop)
     state = fleet(node("n1")).with_leases(stopping)
     assert apply(state, killed, POLICY, T0).leases["x"].outcome is Outcome.STOPPED

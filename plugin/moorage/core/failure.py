@@ -70,7 +70,7 @@ QUOTE = 200
 def judge(lease: Lease, evidence: Evidence, policy: Policy, now: datetime) -> Retry | Stop:
     """What follows from how the attempt's process (a ray job's: its driver) ended."""
     job = lease.job or Job(entrypoint=("true",))
-    if evidence.exit_code == 0 and (job.done_when is DoneWhen.EXIT or evidence.marker is not None):
+    if _finished(lease, job, evidence):
         return Stop(lease=lease.id, outcome=Outcome.SUCCEEDED, reason="finished", by=now, result=evidence.marker)
     if lease.state is LeaseState.STOPPING:
         return Stop(lease=lease.id, outcome=lease.outcome or Outcome.STOPPED, reason=lease.reason, by=now)
@@ -78,6 +78,12 @@ def judge(lease: Lease, evidence: Evidence, policy: Policy, now: datetime) -> Re
     if fault is Fault.INFRASTRUCTURE:
         return again(lease, words, policy, now)
     return _own_fault(lease, job, words, policy, now)
+
+
+def _finished(lease: Lease, job: Job, evidence: Evidence) -> bool:
+    """Exit 0 is enough where nothing else was agreed; but a job that was told to stop exits 0 unfinished."""
+    enough = job.done_when is DoneWhen.EXIT and lease.state is not LeaseState.STOPPING
+    return evidence.exit_code == 0 and (enough or evidence.marker is not None)
 
 
 def cause(evidence: Evidence) -> tuple[Fault, str]:
