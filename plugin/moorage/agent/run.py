@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -25,8 +26,8 @@ log = logging.getLogger(__name__)
 
 #: Seconds between passes: while something runs, and while nothing does.
 BUSY_S, IDLE_S = 0.1, 0.5
-#: Seconds for threads to end; one in a long poll may take longer and is left behind.
-JOIN_S = 2.0
+#: Seconds for all threads to end; one in a long poll may take longer and is left behind.
+JOIN_S = 1.0
 
 
 def run(config: AgentConfig, stop: threading.Event) -> None:
@@ -80,8 +81,9 @@ def _keep(host: Host, broker: Broker, has: Inventory, stop: threading.Event) -> 
         stop.set()
         board.wake()
         stop_metrics()
+        limit = time.monotonic() + JOIN_S
         for thread in threads:
-            thread.join(JOIN_S)
+            thread.join(max(0.0, limit - time.monotonic()))
     log.info("agent of node %s ends; its jobs go on", config.node)
 
 

@@ -75,9 +75,16 @@ class WorkerKeeper(RayKeeper):
             if order is not None and order.want is Want.RUN:
                 self._join(order)
         elif self._daemons.dead() is not None:
-            self._fail("the raylet died")
+            self._left(drained=by is not None)
         elif by is not None:
             self._tell(by)
+
+    def _left(self, *, drained: bool) -> None:
+        """An idle raylet exits as soon as it is drained; any other that exits has died."""
+        if drained:
+            self._end("drained, and left by itself")
+        else:
+            self._fail("the raylet died")
 
     def _join(self, order: Order) -> None:
         if self._unpacked(order) is not None and _head(order) is not None:

@@ -53,7 +53,7 @@ class FakeFleet:
         self.nodes = {node.name: node for node in nodes}
         self._client = Client(url, token)
         self._tokens: dict[str, str] = {}
-        self._agents: dict[str, _Agent] = {}
+        self._agents: dict[str, _Thread | _Process] = {}
 
     def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -91,7 +91,8 @@ class ScriptedBroker:
     def orders(self, node: str, since: int, timeout: float) -> Orders:
         with self._lock:
             self._here()
-            self._lock.wait_for(lambda: self._revision > since or self._away, timeout)
+            # Short, so that an agent that stops is not waited for.
+            self._lock.wait_for(lambda: self._revision > since or self._away, min(timeout, 0.1))
             self._here()
             return self._now(node)
 
