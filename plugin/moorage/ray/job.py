@@ -65,7 +65,7 @@ class Job:
         self._loss_sum, self._loss_count = 0.0, 0
         self._metrics: dict[str, float] = {}
         self._message = ""
-        self._posted_at = float("-inf")
+        self._posted: tuple[Phase | None, float] = (None, 0.0)
         self._checkpoint: str | None = None
 
     # --- who and where
@@ -120,7 +120,7 @@ class Job:
 
         Arrays come back as they were, a `numpy.random.Generator` goes on where its stream was.
         """
-        self._post(Phase.RESTORING, now=True)
+        self._post(Phase.RESTORING)
         stores = [store for store in (self._store, self._earlier) if store is not None]
         found = next((there for there in (store.restore() for store in stores) if there is not None), None)
         self._require_same(-1 if found is None else found[0].step)
@@ -206,7 +206,7 @@ class Job:
 
     def finish(self) -> None:
         """The loop came to its end; called by the trainer."""
-        self._post(Phase.DONE, now=True)
+        self._post(Phase.DONE)
 
     # --- inside: agreement
 
@@ -285,7 +285,7 @@ class Job:
         if self._store is None or state is None:
             self._message = "no checkpoint: give step() a state and the trainer a storage"
             return
-        self._post(Phase.CHECKPOINTING, now=True)
+        self._post(Phase.CHECKPOINTING)
         started = time.monotonic()
         self._checkpoint = self._write(self._store, state) or self._checkpoint
         self._link.saved(self._seat.group, word.save, self._steps, time.monotonic() - started)
@@ -303,11 +303,13 @@ class Job:
         self._message = ""
         return pointer.url
 
-    def _post(self, phase: Phase, metrics: Metrics | None = None, *, now: bool = False) -> None:
+    def _post(self, phase: Phase, metrics: Metrics | None = None) -> None:
         at = time.monotonic()
-        if self.rank != 0 or (not now and at - self._posted_at < POST_EVERY_S):
+        phase_before, posted_at = self._posted
+        # A new phase is news at once.
+        if self.rank != 0 or (phase is phase_before and at - posted_at < POST_EVERY_S):
             return
-        self._posted_at = at
+        self._posted = (phase, at)
         if metrics is not None:
             given = metrics() if callable(metrics) else metrics
             self._metrics = {name: float(value) for name, value in given.items() if np.isfinite(value)}
