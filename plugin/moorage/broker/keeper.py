@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from threading import Condition, RLock
 from typing import Any, TypeVar
@@ -103,7 +104,8 @@ class Keeper:
         if done.leases or done.nodes:
             memory.version += 1
             topics.add("fleet")
-            self.stir()
+            if done.nodes or any(_is_news(old, new) for old, new in done.leases):
+                self.stir()
         return frozenset(topics)
 
     def refresh_orders(self, nodes: Iterable[str]) -> set[str]:
@@ -263,6 +265,11 @@ class Keeper:
 
     def now(self) -> datetime:
         return self.clock.now()
+
+
+def _is_news(old: Lease | None, new: Lease) -> bool:
+    """Whether `decide` may answer otherwise now: another sentence about why a lease waits changes nothing."""
+    return old is None or replace(old, reason=new.reason, spent_usd=new.spent_usd) != new
 
 
 def check_client_id(client_id: str) -> None:

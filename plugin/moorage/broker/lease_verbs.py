@@ -21,7 +21,7 @@ from moorage.broker.keeper import Keeper
 from moorage.broker.store import owner_key, stamp
 from moorage.core.admit import admit
 from moorage.core.decision import Drop, Stop
-from moorage.core.job import Job
+from moorage.core.job import Job, JobKind
 from moorage.core.lease import Lease, LeaseState, Outcome
 from moorage.core.request import Request
 from moorage.core.what_if import what_if
@@ -155,7 +155,9 @@ class LeaseVerbs:
                 if a.id in wanted:
                     why = f"given back by {who.name}"
                     draft.apply(Drop(lease=lease, allocation=a.id, reason=why, by=draft.now))
-            if found.live and wanted.issuperset(a.id for a in found.live):
+            raylets = found.job is not None and found.job.kind is JobKind.RAYLET
+            # Raylets that are all given back have done their work: `core` ends the lease when they are gone.
+            if not raylets and found.live and wanted.issuperset(a.id for a in found.live):
                 stop(draft, draft.lease(lease), "its last allocation was given back", force=True)
             return lease
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -108,7 +107,7 @@ class _AdvisoryLock:
 
     def release(self) -> None:
         if self._connection is not None:
-            with suppress(OSError):
-                self._connection.invalidate()
+            # Back in the pool it would go on holding the lock.
+            self._connection.invalidate()
             self._connection.close()
             self._connection = None

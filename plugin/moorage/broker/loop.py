@@ -12,7 +12,7 @@ from sqlalchemy import delete
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 
 from moorage.api.errors import Unavailable
-from moorage.broker import orders, schema
+from moorage.broker import orders, reports, schema
 from moorage.broker.draft import Draft, Finished, finished, logged
 from moorage.broker.keeper import Keeper
 from moorage.broker.lease_verbs import stop
@@ -37,6 +37,8 @@ SKIP_S = 30.0
 OPTIMISTIC = 2
 #: First answers are kept this long.
 ANSWERS_KEPT = timedelta(days=1)
+#: A node's row is stored at least this often while it is heard; less than `Policy.node_stale_s`.
+NODE_ROW_S = 5.0
 SWEEP_EVERY = timedelta(hours=1)
 
 
@@ -97,12 +99,16 @@ class Loop:
             heard, at = keeper.hearing.next()
             draft = keeper.draft("broker")
             draft.state = draft.state.hearing(heard)
+            for node in keeper.memory.beats:
+                reports.take_again(draft, node)
             _release_left(draft, heard)
             _touch_changed_activity(draft)
             self._sweep(draft)
             done = finished(draft)
             _log_progress(done)
+            _spare_fresh_nodes(done)
             topics = keeper.settle(done)
+            keeper.memory.beats.clear()
             # Only what is stored was heard: a database that is away stops this clock too.
             keeper.hearing.set(heard, at)
         keeper.publish(topics)
@@ -248,6 +254,16 @@ def _touch_changed_activity(draft: Draft) -> None:
         lease = draft.state.leases[lease_id]
         if entry.unlogged is not None or (said and said != {activity(lease, draft.policy, draft.state.heard)}):
             draft.entries.setdefault(lease_id, entry)
+
+
+def _spare_fresh_nodes(done: Finished) -> None:
+    """Rows of nodes that were only heard are stored every few seconds: a restart may see them silent for so long."""
+    stored, changed = done.draft.memory.stored, {node.id for _, node in done.nodes}
+    for node in list(done.batch.nodes.values()):
+        if node.id not in changed and (node.heard or 0) - stored.get(node.id, -NODE_ROW_S) < NODE_ROW_S:
+            del done.batch.nodes[node.id]
+        else:
+            stored[node.id] = node.heard or 0
 
 
 def _log_progress(done: Finished) -> None:

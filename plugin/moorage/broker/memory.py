@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from moorage.api.values import Orders
+from moorage.api.values import NodeReport, Orders
 from moorage.broker.memo import Entry
 from moorage.broker.store import Batch, owner_key
 from moorage.core.lease import Lease
 from moorage.core.policy import Policy
 from moorage.core.state import State
+
+#: A node heard within these seconds of the hearing clock is as good as heard now.
+FRESH_S = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +23,11 @@ class Reported:
     incarnation: str
     #: Allocations that it has.
     allocations: frozenset[str]
+    #: The whole report, and the (lease, epoch) for whose attempts it speaks by saying that they run.
+    report: NodeReport
+    speaks: frozenset[tuple[str, int]] = frozenset()
+    #: Revision of the orders after it.
+    revision: int = 0
     #: Revision of the orders that it was given last.
     given: int = 0
 
@@ -46,6 +54,10 @@ class Memory:
     version: int = 0
     #: Heartbeats that are not stored yet.
     pending: Batch = field(default_factory=Batch)
+    #: Nodes that said the same again since the last tick.
+    beats: set[str] = field(default_factory=set)
+    #: Node -> hearing clock of its stored row.
+    stored: dict[str, float] = field(default_factory=dict)
 
     @property
     def first_revision(self) -> int:
@@ -55,6 +67,18 @@ class Memory:
     def leases_on(self, node: str) -> list[Lease]:
         """Live leases that hold something on the node."""
         return [self.state.leases[lease] for lease in sorted(self.homes.get(node, ()))]
+
+    def says_the_same(self, report: NodeReport) -> bool:
+        """Whether a report changes nothing but the time at which its node was heard."""
+        known, node = self.reported.get(report.node), self.state.nodes.get(report.node)
+        if known is None or node is None or node.heard is None or node.lost or report.orders_seen is None:
+            return False
+        same_orders = known.revision == self.orders_of(report.node).revision
+        return same_orders and self.state.heard - node.heard <= FRESH_S and known.report == report
+
+    def orders_of(self, node: str) -> Orders:
+        """The node's orders; a node that never had any has none of the first revision."""
+        return self.orders.get(node) or Orders(revision=self.first_revision, orders=())
 
     def index(self, old: Lease | None, new: Lease) -> None:
         """Keep `owners` and `homes` true after a lease changed."""

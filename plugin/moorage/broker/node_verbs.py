@@ -60,12 +60,16 @@ class NodeVerbs:
     def report(self, who: Principal, report: NodeReport) -> Orders:
         keeper = self._keeper
         with keeper.lock:
+            if keeper.refusal is None and keeper.memory.says_the_same(report):
+                keeper.memory.beats.add(report.node)
+                return self._give(report.node)
             with keeper.change(who.name, lazy=True) as draft:
                 bound = self._tokens.bind(draft, who, report.node)
                 reported = reports.take(draft, report)
             if bound:
                 self._tokens.reload()
-            keeper.memory.reported[report.node] = reported
+            revision = keeper.memory.orders_of(report.node).revision
+            keeper.memory.reported[report.node] = replace(reported, revision=revision)
             return self._give(report.node)
 
     def orders(self, _who: Principal, node: str, since: int, timeout: float) -> Orders:
@@ -85,9 +89,9 @@ class NodeVerbs:
 
     def _give(self, node: str) -> Orders:
         memory = self._keeper.memory
-        orders = memory.orders.get(node) or Orders(revision=memory.first_revision, orders=())
+        orders = memory.orders_of(node)
         known = memory.reported.get(node)
-        if known is not None:
+        if known is not None and known.given != orders.revision:
             memory.reported[node] = replace(known, given=orders.revision)
         return orders
 

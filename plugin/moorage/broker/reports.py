@@ -31,7 +31,34 @@ def take(draft: Draft, report: NodeReport) -> Reported:
             for allocation in draft.state.leases[lease_id].live:
                 if allocation.node == report.node:
                     _allocation(draft, allocation, tasks.get(allocation.id), report, before)
-    return Reported(report.incarnation, frozenset(tasks), before.given if before else 0)
+    speaks = frozenset(
+        (task.lease, task.epoch) for task in report.tasks if not node.lost and _speaks(draft, report.node, task)
+    )
+    given = before.given if before else 0
+    return Reported(report.incarnation, frozenset(tasks), report, speaks, given=given)
+
+
+def take_again(draft: Draft, node_id: str) -> None:
+    """The node said the same again: it, and the attempts that it speaks for, were heard."""
+    draft.put_node(replace(draft.state.nodes[node_id], heard=draft.state.heard))
+    for lease_id, epoch in draft.memory.reported[node_id].speaks:
+        lease = draft.state.leases.get(lease_id)
+        if lease is not None and lease.epoch == epoch and _listens(lease):
+            draft.put(follow.heard(lease, None, draft.policy, draft.now, draft.state.heard))
+
+
+def _listens(lease: Lease) -> bool:
+    """Whether an attempt of the lease may be heard."""
+    return lease.state.active or lease.state is LeaseState.STOPPING
+
+
+def _speaks(draft: Draft, node: str, task: Task) -> bool:
+    """Whether this task says that an attempt runs."""
+    lease = draft.state.leases.get(task.lease)
+    a = next((a for a in lease.live if a.id == task.allocation and a.node == node), None) if lease else None
+    if lease is None or a is None or task.phase is not TaskPhase.RUNNING:
+        return False
+    return a.epoch == lease.epoch and _listens(lease) and _is_attempt(lease, a, task)
 
 
 # --- the node
@@ -120,8 +147,7 @@ def _heard(draft: Draft, lease: Lease, a: Allocation, task: Task) -> Lease:
             draft.remember(lease.id, head=task.address, head_epoch=a.epoch)
         if task.driver and memo.driver_epoch != a.epoch:
             draft.remember(lease.id, driver_epoch=a.epoch)
-    speaks = lease.state.active or lease.state is LeaseState.STOPPING
-    if speaks and _is_attempt(lease, a, task):
+    if _listens(lease) and _is_attempt(lease, a, task):
         return follow.heard(lease, None, draft.policy, draft.now, draft.state.heard)
     return lease
 
@@ -151,7 +177,7 @@ def _ended(draft: Draft, a: Allocation, evidence: Evidence) -> None:
 def _over(draft: Draft, lease: Lease, evidence: Evidence) -> None:
     """The attempt's own process ended."""
     draft.remember(lease.id, over_epoch=lease.epoch)
-    if lease.state.active or lease.state is LeaseState.STOPPING:
+    if _listens(lease):
         draft.apply(judge(lease, evidence, draft.policy, draft.now))
         if evidence.marker is not None:
             draft.put(replace(draft.state.leases[lease.id], result=evidence.marker))

@@ -73,6 +73,8 @@ class Tokens:
     def make(self, who: str, name: str, role: Role, team: str | None, node: str | None) -> str:
         """Make and store one; returns the secret, this once."""
         _check(name, role, team, node)
+        if role is Role.AGENT and any(_is_agent(known.view, name) for known in self._all):
+            raise Conflict(f"an agent's token {name} exists: revoke it, or choose another name")
         secret = f"moo_{secrets.token_urlsafe(32)}"
         with self._keeper.change(who) as draft:
             row = {
