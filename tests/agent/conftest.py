@@ -37,7 +37,9 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture
 def config(home: Path) -> AgentConfig:
-    return AgentConfig(url="http://127.0.0.1:1", node="n1", state_dir=home, fake_gpus=4, cpus=2, stop_grace_s=0.4)
+    return AgentConfig(
+        url="http://127.0.0.1:1", node="n1", state_dir=home, fake_gpus=4, cpus=2, stop_grace_s=0.3, report_every_s=0.2
+    )
 
 
 @pytest.fixture

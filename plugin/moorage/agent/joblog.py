@@ -36,8 +36,15 @@ def end(folder: Path) -> int:
 
 def tail(folder: Path) -> str:
     """Last lines, for evidence."""
-    _, data = read(folder, max(0, end(folder) - TAIL_BYTES), TAIL_BYTES)
-    return last_lines(data)
+    found = b""
+    offset = max(0, end(folder) - TAIL_BYTES)
+    while len(found) < TAIL_BYTES:
+        start, data = read(folder, offset, TAIL_BYTES)
+        if not data:
+            break
+        found += data
+        offset = start + len(data)
+    return last_lines(found)
 
 
 def last_lines(data: bytes, lines: int = TAIL_LINES) -> str:

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 #: Bytes of one call, and bytes a second of one job.
 CHUNK = 256 << 10
 RATE = 1 << 20
-EVERY_S = 0.5
+EVERY_S = 0.2
 #: After a failed call: first and largest wait.
 AGAIN_S, AGAIN_MOST_S = 1.0, 15.0
 #: Seconds for which an ended job's log is kept for a broker that is away.
@@ -49,12 +49,11 @@ class Source:
     allowance: float = RATE
     at: float = field(default_factory=time.monotonic)
 
-    def budget(self) -> int:
-        """Bytes that may go now: a bucket that fills at RATE."""
+    def refill(self) -> None:
+        """A bucket that fills at RATE."""
         now = time.monotonic()
         self.allowance = min(RATE, self.allowance + (now - self.at) * RATE)
         self.at = now
-        return min(CHUNK, int(self.allowance))
 
     def done(self) -> bool:
         """Nothing more will be shipped."""
@@ -118,9 +117,10 @@ class Shipper:
             return
         if source.remote is None:
             source.remote = self._put(source, 0, b"")
-        while (most := source.budget()) > 0:
+        source.refill()
+        while source.allowance >= 1:
             here = source.remote + source.shift
-            start, data = joblog.read(source.folder, here, most)
+            start, data = joblog.read(source.folder, here, min(CHUNK, int(source.allowance)))
             if not data:
                 return
             if start > here:

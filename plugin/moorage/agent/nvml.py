@@ -19,7 +19,7 @@ P2P_NVLINK = 2
 P2P_OK = 0
 
 #: First word of the driver's name that says which GPU it is.
-_MODEL = re.compile(r"\b(GB?\d{3}|[ABHLVPT]\d{1,4}[A-Za-z]?|RTX \w+(?: Ada)?)\b")
+_MODEL = re.compile(r"\b(G[BH]?\d{3}|[ABHLVPT]\d{1,4}[A-Za-z]?|RTX \w+(?: Ada)?)\b")
 
 
 def probe() -> tuple[Gpu, ...]:
