@@ -29,7 +29,7 @@ def fresh(seed):
     rng = np.random.default_rng(seed)
     w = {"w1": rng.normal(0, 0.18, (64, 64)), "b1": np.zeros(64)}
     w |= {"w2": rng.normal(0, 0.18, (64, 10)), "b2": np.zeros(10)}
-    return {"weights": w, "momentum": {name: np.zeros_like(value) for name, value in w.items()}}
+    return {"weights": w, "momentum": {name: np.zeros_like(value) for name, value in w.items()}, "loss": None}
 
 
 def forward(w, x):
@@ -59,7 +59,6 @@ def train_loop(config: dict, job: Job) -> dict:
     def accuracy():
         return float((forward(weights, x_test)[1].argmax(axis=1) == y_test).mean())
 
-    loss = float("nan")
     for batch in job.batches(len(x), epochs=config["epochs"], seed=config["seed"]):
         local = gradients(weights, x[batch.local], y[batch.local])
         loss, grads = job.all_reduce(local, weight=batch.weight)
@@ -67,8 +66,10 @@ def train_loop(config: dict, job: Job) -> dict:
         for name in weights:
             momentum[name] = 0.9 * momentum[name] + grads[name]
             weights[name] = weights[name] - rate * momentum[name]
+        state["loss"] = loss
         job.step(loss=loss, metrics=lambda: {"accuracy": accuracy()}, state=lambda: state)
-    return {"accuracy": accuracy(), "loss": loss, "steps": job.steps, "model": job.publish("model.npz", weights)}
+    model = job.publish("model.npz", weights)
+    return {"accuracy": accuracy(), "loss": state["loss"], "steps": job.steps, "model": model}
 
 
 if __name__ == "__main__":

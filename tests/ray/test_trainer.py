@@ -54,10 +54,26 @@ def test_an_epoch_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) ->
         ElasticTrainer(nothing, global_batch=8, storage="/tmp/x").fit()
 
 
+@pytest.mark.parametrize(
+    ("given", "offered", "expected"),
+    [
+        (None, "/s/team/L", "/s/team/L"),
+        ("/s", "/s/team/L", "/s/team/L"),
+        ("/s/", "/s/team/L", "/s/team/L"),
+        ("/mine", "/s/team/L", "/mine/L"),
+        ("/mine", None, "/mine/L"),
+        (None, None, None),
+    ],
+)
+def test_a_lease_has_a_folder_of_its_own(given: str | None, offered: str | None, expected: str | None) -> None:
+    assert room.lease_storage(given, offered, "L") == expected
+
+
 def test_results_are_json() -> None:
     text = as_json({"accuracy": np.float64(0.5), "n": np.int64(3), "list": np.arange(2), "none": None})
     assert json.loads(text) == {"accuracy": 0.5, "n": 3, "list": [0, 1], "none": None}
     assert as_json(None) == "{}"
+    assert json.loads(as_json({"loss": float("nan"), "all": [np.inf, 1.0]})) == {"loss": None, "all": [None, 1.0]}
     with pytest.raises(Invalid, match="return JSON"):
         as_json({"net": object()})
     with pytest.raises(Invalid, match="at most 64 KiB"):

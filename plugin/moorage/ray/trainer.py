@@ -51,7 +51,8 @@ class ElasticTrainer:
         gpus_per_worker: whole GPUs of each worker.
         global_batch: samples of an optimiser step over all workers.
         samples_total: samples of the whole run, for progress; None: `Job.batches` knows.
-        storage: fsspec URL for checkpoints that every node can reach; None: the lease's, or a temporary folder.
+        storage: fsspec URL for checkpoints that every node can reach; a lease gets a folder of its own below it. None:
+            the lease's, or a temporary folder. On your own machine the same storage goes on where it stopped.
         name: of the run; None: the script's.
         checkpoint_every_s: seconds between periodic checkpoints.
         keep: complete checkpoints to keep, at least 2.
@@ -109,7 +110,8 @@ class ElasticTrainer:
     # --- under a lease
 
     def _attached(self) -> Result:
-        attempt, storage = _attempt(), self._storage or os.environ.get(settings.STORAGE)
+        attempt = _attempt()
+        storage = lease_storage(self._storage, os.environ.get(settings.STORAGE), attempt.lease)
         if not storage:
             raise Invalid("storage", None, "set the policy's or the job's storage to a URL that every node can reach")
         _connect(os.environ.get("RAY_ADDRESS"))
@@ -180,6 +182,7 @@ class ElasticTrainer:
         return ray.remote(Gang).options(**options).remote(self._every)
 
     def _runner(self, gang: Any, storage: str, epoch: int) -> Any:
+        _ship_modules(Path(sys.argv[0]).resolve().parent)
         seconds = os.environ.get(settings.FAKE_SAMPLE_SECONDS)
         spec = Spec(
             loop=self._loop,
@@ -198,6 +201,18 @@ class ElasticTrainer:
             run(spec)
 
         return train_worker
+
+
+def lease_storage(given: str | None, offered: str | None, lease: str) -> str | None:
+    """Where a lease's checkpoints go: a folder of its own, or another lease's would be restored.
+
+    Args:
+        given: the trainer's argument; wins, unless the broker's offer is already a folder below it.
+        offered: MOORAGE_STORAGE.
+    """
+    if not given or (offered and offered.startswith(given.rstrip("/") + "/")):
+        return offered
+    return f"{given.rstrip('/')}/{lease}"
 
 
 def _attempt() -> Attempt:
@@ -220,6 +235,26 @@ def _connect(address: str | None) -> None:
         return
     quiet: dict[str, Any] = {} if address else {"include_dashboard": False}
     ray.init(address=address, logging_level="WARNING", **quiet)
+
+
+def _ship_modules(folder: Path) -> None:
+    """Modules beside the script travel with the loop: other nodes have no copy of the folder, or not at this path.
+
+    Those that the loop itself imports first are not known here; import them at the top of the script.
+    """
+    from ray import cloudpickle
+
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        beside = file is not None and Path(file).resolve().is_relative_to(folder)
+        if beside and module.__name__ != "__main__" and not _installed(Path(str(file)).resolve()):
+            cloudpickle.register_pickle_by_value(module)
+
+
+def _installed(file: Path) -> bool:
+    """Whether a file is a package's, or Moorage's own, which every node has."""
+    own = Path(__file__).resolve().parents[1]
+    return "site-packages" in file.parts or file.is_relative_to(own) or file.is_relative_to(sys.base_prefix)
 
 
 def _ray_folder(storage: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import traceback
 from collections.abc import Callable, Mapping
@@ -91,12 +92,25 @@ def as_json(result: Any) -> str:
         Invalid: it is not JSON, or larger than 64 KiB.
     """
     try:
-        text = json.dumps({} if result is None else result, default=_number)
+        text = json.dumps(_finite(json.loads(json.dumps({} if result is None else result, default=_number))))
     except (TypeError, ValueError) as error:
         raise Invalid("result", type(result).__name__, f"return JSON from train_loop ({error})") from error
     if len(text.encode()) > RESULT_LIMIT:
         raise Invalid("result", f"{len(text)} characters", "return at most 64 KiB; publish() arrays and return the URL")
     return text
+
+
+def _finite(value: Any) -> Any:
+    """What is not a number is not known: JSON has no NaN."""
+    match value:
+        case dict():
+            return {key: _finite(item) for key, item in value.items()}
+        case list():
+            return [_finite(item) for item in value]
+        case float() if not math.isfinite(value):
+            return None
+        case _:
+            return value
 
 
 def _number(value: Any) -> Any:
