@@ -16,7 +16,7 @@ from moorage.ray.internals import RayGone, Snapshot
 
 GANG = Gang("ab" * 14 + "01000000", "PACK", (Bundle({"GPU": 2.0}, (Selector("moorage.io/gang", ("g1",)),)),) * 2)
 TASK = Singles(Bundle({"GPU": 1.0}), 2)
-LIMITS = Limits(patience_s=3, settle_s=3, protect_s=100, watch_every_s=60, again_first_s=2)
+LIMITS = Limits(patience_s=3, settle_s=3, protect_s=100, watch_every_s=60, again_first_s=2, deny_s=60)
 
 
 class Bench:
@@ -115,6 +115,19 @@ def test_a_gang_that_can_never_fit_is_refused_once_and_the_drivers_are_told(benc
     bench.gangs = (GANG,)
     bench.look()
     assert bench.state("l1") is LeaseState.QUEUED
+
+
+def test_a_gang_that_did_not_fit_is_offered_again_because_fleets_grow(bench: Bench) -> None:
+    bench.desk.refuse = lambda submission: Invalid("workers", 2, "at most 1 fits")
+    bench.gangs = (GANG,)
+    for _ in range(100):
+        bench.look()
+    assert len(bench.desk.said("submit")) == 2
+    assert len(bench.heard) == 1
+    bench.desk.refuse = lambda submission: None
+    bench.look(60)
+    assert bench.state("l1") is LeaseState.QUEUED
+    assert not bench.hook.denied
 
 
 def test_a_group_that_is_gone_is_withdrawn_but_a_flicker_is_not(bench: Bench) -> None:

@@ -41,6 +41,8 @@ class Limits:
     settle_s: float = 3.0
     #: A complete gang that Ray does not place within this loses its protection from the idle timeout.
     protect_s: float = 120.0
+    #: A gang that can never fit is offered again after this: the fleet may have grown.
+    deny_s: float = 60.0
     #: How often the broker hears that a lease's owner is there.
     watch_every_s: float = 60.0
     #: Waits between tries: after a lease that ended without use, and after a broker that did not answer.
@@ -76,7 +78,10 @@ class Hook:
         self._leases: tuple[Lease, ...] = ()
         self._sentences: dict[str, str] = {}
         self._ages = _Ages(clock)
+        #: Demand -> generation of its last lease, and when to ask for the next.
         self._again: dict[str, tuple[int, float]] = {}
+        #: Denied demand -> when to ask again.
+        self._reoffer: dict[str, float] = {}
         self._said: set[str] = set()
         self._watched: dict[str, float] = {}
         self._trouble: str | None = None
@@ -144,7 +149,8 @@ class Hook:
     # --- submit
 
     def _submit(self, want: Want) -> None:
-        if want.demand in self._sentences or self._clock() < self._again.get(want.demand, (0, 0.0))[1]:
+        now = self._clock()
+        if now < self._reoffer.get(want.demand, 0.0) or now < self._again.get(want.demand, (0, 0.0))[1]:
             return
         earlier = self._api.find(want.owner, limit=1)
         last = earlier[0].lease if earlier else None
@@ -154,8 +160,10 @@ class Hook:
         try:
             lease = self._api.submit(wish).lease
         except Invalid as error:
+            self._reoffer[want.demand] = self._clock() + self._limits.deny_s
             self._deny(want.demand, str(error))
             return
+        self._sentences.pop(want.demand, None)
         log.info("asked for %s: lease %s", named(want.demand), lease.id)
         self._leases = (*self._leases, lease)
         self.instances = instances(self._leases)
@@ -180,7 +188,7 @@ class Hook:
         return min(self._limits.again_first_s * 2.0 ** min(last.generation - 1, 20), self._limits.again_max_s)
 
     def _deny(self, demand: str, sentence: str) -> None:
-        if demand not in self._sentences:
+        if self._sentences.get(demand) != sentence:
             self._sentences[demand] = sentence
             log.warning("%s can never be served: %s", named(demand), sentence)
             self._say_now(f"Moorage cannot serve {named(demand)}: {sentence}")
@@ -192,6 +200,7 @@ class Hook:
         for demand_id in gone:
             self._sentences.pop(demand_id, None)
             self._again.pop(demand_id, None)
+            self._reoffer.pop(demand_id, None)
 
     # --- let go
 
