@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from moorage.api.auth import Role
 from moorage.client import Client
+from moorage.core.policy import Policy
 from moorage.testing.served import ServedBroker
 
 _HOME = tempfile.mkdtemp(prefix="moorage-airflow-")
@@ -24,9 +26,22 @@ os.environ.update(
 Path(_HOME, "dags").mkdir()
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedBroker]:
+    """One broker for a file's tests. An unwatched lease is released sooner than by default."""
+    with ServedBroker(tmp_path_factory.mktemp("broker"), Policy(unwatch_grace_s=3.0)) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def token(served: ServedBroker) -> str:
+    """Of Airflow's tasks, which pay as team research."""
+    return served.client.make_token("tasks", Role.SUBMITTER, team="research")
+
+
 @pytest.fixture
-def connected(broker: ServedBroker, monkeypatch: pytest.MonkeyPatch) -> Client:
-    """Tasks and triggers reach a real broker as team research; returns an operator's client of it."""
-    monkeypatch.setenv("MOORAGE_URL", broker.url)
-    monkeypatch.setenv("MOORAGE_TOKEN", broker.client.make_token("tasks", Role.SUBMITTER, team="research"))
-    return broker.client
+def connected(served: ServedBroker, token: str, monkeypatch: pytest.MonkeyPatch) -> Client:
+    """Tasks and triggers reach a real broker; returns an operator's client of it."""
+    monkeypatch.setenv("MOORAGE_URL", served.url)
+    monkeypatch.setenv("MOORAGE_TOKEN", token)
+    return served.client
