@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
+from moorage.agent import processes
 from moorage.api.errors import Invalid
 from moorage.api.ids import new_id
 from moorage.api.values import LeaseView, Submission
-from moorage.core.job import Job
+from moorage.core.job import Job, JobKind
 from moorage.core.lease import LeaseState, Outcome
 from moorage.core.request import Request
+from moorage.ray import cluster
 from moorage.testing.fleet import FakeFleet, FakeNode
 from moorage.testing.metadata import MetadataServer
 from moorage.testing.scripted import wait_until
@@ -90,3 +92,29 @@ def test_a_thread_cannot_be_killed(broker: ServedBroker, fake_fleet: StartFleet)
         fleet.kill("n1")
     with pytest.raises(Invalid, match="name one of: n1"):
         fleet.start("n2")
+
+
+DRIVER = """
+import ray
+ray.init(logging_level="ERROR")
+print("gpus", int(ray.cluster_resources()["GPU"]), flush=True)
+"""
+
+
+@pytest.mark.timeout(200)
+def test_a_ray_lease_on_a_fake_fleet(broker: ServedBroker, fake_fleet: StartFleet) -> None:
+    fleet = fake_fleet([FakeNode(name="n1", gpus=1), FakeNode(name="n2", gpus=2)])
+    submission = Submission(
+        owner={"test": "ray"},
+        request=Request(workers=(2, 2)),
+        job=Job(kind=JobKind.RAY, entrypoint=("python", "-c", DRIVER)),
+        client_id=new_id(),
+        team="research",
+    )
+    lease = broker.client.submit(submission).lease.id
+    view = ended(broker, lease, 150)
+    assert (view.lease.outcome, view.lease.epoch) == (Outcome.SUCCEEDED, 1), view.lease.reason
+    wait_until(lambda: "gpus 2" in broker.client.logs(lease).text, 10, "the log")
+    seen = processes.scan()
+    assert [a for name in fleet.nodes for a in processes.allocations(seen, str(fleet.folder / name))] == []
+    assert not cluster.cluster_folder(lease, 1).exists()

@@ -54,22 +54,16 @@ class HeadKeeper(RayKeeper):
         self._driver.start(environment.command(order.job.entrypoint), env, work)
 
     def _facts(self, order: Order) -> dict[str, str | None]:
-        (port,) = cluster.free_ports(self.host.ip, 1)
         return {
-            "address": f"{self.host.ip}:{port}",
             "ray_folder": str(cluster.cluster_folder(order.lease, order.epoch)),
             "token_file": self._token(order),
         }
 
     def _command(self, order: Order) -> list[str]:
-        address, folder = self.record.address or "", self.record.ray_folder or ""
-        (client_port,) = cluster.free_ports(self.host.ip, 1)
-        return cluster.head_command(
-            self._described(order),
-            port=int(address.rpartition(":")[2]),
-            client_port=client_port,
-            folder=Path(folder),
-        )
+        port, client_port = cluster.free_ports(self.host.ip, 2)
+        self._save(address=f"{self.host.ip}:{port}")
+        folder = Path(self.record.ray_folder or "")
+        return cluster.head_command(self._described(order), port=port, client_port=client_port, folder=folder)
 
     def _env(self, order: Order) -> Mapping[str, str]:
         # Ray's head has no GPUs, whatever the host has.

@@ -96,26 +96,33 @@ class RayStart:
 
 
 class Daemons:
-    """The daemons that must live. Looked up once; a process object knows its start time, so pids cannot mislead."""
+    """The daemons that must live. A process object knows its start time, so a pid cannot mislead."""
+
+    #: One look may miss a process; so many in a row do not.
+    LOOKS = 3
 
     def __init__(self, names: Sequence[str], find: Callable[[], list[Seen]]) -> None:
         self._names, self._find = names, find
-        self._processes: dict[str, psutil.Process] | None = None
+        self._processes: dict[str, psutil.Process] = {}
+        self._missed = 0
 
     def dead(self) -> str | None:
-        """The name of one that is not alive. None: all are."""
-        if self._processes is None:
-            self._processes = {one.name: one.process for one in self._find() if one.name in self._names}
-        return next((name for name in self._names if not _alive(self._processes.get(name))), None)
+        """The name of one that is not alive. None: all are, as far as can be told."""
+        missing = [name for name in self._names if name not in self._processes]
+        if missing:
+            self._processes |= {one.name: one.process for one in self._find() if one.name in missing}
+            missing = [name for name in missing if name not in self._processes]
+            self._missed = self._missed + 1 if missing else 0
+        if self._missed >= self.LOOKS:
+            return missing[0]
+        return next((name for name, process in self._processes.items() if not _alive(process)), None)
 
     def terminate(self) -> None:
         """SIGTERM to the raylet: it tells the head that it goes, and exits."""
         send([one for one in self._find() if one.name == RAYLET], signal.SIGTERM)
 
 
-def _alive(process: psutil.Process | None) -> bool:
-    if process is None:
-        return False
+def _alive(process: psutil.Process) -> bool:
     try:
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

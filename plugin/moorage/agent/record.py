@@ -33,6 +33,8 @@ class Record:
     address: str | None = None
     #: Ray's token file. None: authentication is off.
     token_file: str | None = None
+    #: Ray was told that the raylet goes: it takes no new work.
+    drained: bool = False
     #: How it ended. Set only when none of its processes is left.
     evidence: Evidence | None = None
 

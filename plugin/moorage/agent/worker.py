@@ -78,6 +78,9 @@ class WorkerKeeper(RayKeeper):
             self._left(drained=by is not None)
         elif by is not None:
             self._tell(by)
+        elif self.record.drained and order is not None:
+            # Ray has no way back from a drain: another raylet takes its place.
+            self._fail("it was drained for a notice that was cancelled")
 
     def _left(self, *, drained: bool) -> None:
         """An idle raylet exits as soon as it is drained; any other that exits has died."""
@@ -91,6 +94,8 @@ class WorkerKeeper(RayKeeper):
             self._bring_up(order)
 
     def _tell(self, by: datetime) -> None:
+        if not self.record.drained:
+            self._save(drained=True)
         known = self.record
         env = {**self.host.own, **self._auth(), **self.host.marks(known.allocation)}
         env.pop("PYTHONDONTWRITEBYTECODE", None)
