@@ -154,7 +154,7 @@ def _damage(round_: Round, lease: Lease) -> _Damage:
     noticed = tuple(a for a in holds if a.node in nodes and nodes[a.node].notice_deadline is not None)
     drained = tuple(a for a in holds if a.node in nodes and nodes[a.node].draining and a not in noticed)
     leaving = (*noticed, *drained)
-    live = {a.id for a in lease.live}
+    live = {a.id for a in lease.live if a.state is not AllocationState.DRAINING}
     return _Damage(
         keep=tuple(a for a in holds if a not in leaving),
         leaving=leaving,

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from moorage.core.columns import Bools, Columns
-from moorage.core.lease import Allocation, AllocationRole, Lease
+from moorage.core.lease import Allocation, AllocationRole, AllocationState, Lease
 from moorage.core.place import Placed, Spot, place
 from moorage.core.request import Request, Topology
 
@@ -18,7 +18,10 @@ def workers_of(lease: Lease) -> tuple[Allocation, ...]:
     return tuple(
         a
         for a in lease.live
-        if a.role is AllocationRole.WORKER and a.epoch == lease.epoch and a.id in lease.target.hold
+        if a.role is AllocationRole.WORKER
+        and a.epoch == lease.epoch
+        and a.id in lease.target.hold
+        and a.state is not AllocationState.DRAINING
     )
 
 
