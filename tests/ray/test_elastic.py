@@ -343,7 +343,6 @@ def test_a_notice_a_loss_and_a_stop(lease: Lease) -> None:
 
     killed = time.time()
     lease.kill("L.2")
-    lease.broker.target(c, why="repair")
     eventually(lambda: any(e["world"] == 1 and e["t"] > killed for e in lease.steps()), 60, lease.said())
     steps = lease.steps()
     back = next(event for event in steps if event["t"] > killed and event["world"] == 1)
@@ -354,6 +353,7 @@ def test_a_notice_a_loss_and_a_stop(lease: Lease) -> None:
     assert back["step"] >= saved + 1
     print({"lost steps after SIGKILL": lost, "stopped s": round(took, 1)})
 
+    lease.broker.target(c, why="repair")
     lease.wait_for_step(back["step"] + 10)
     lease.broker.answer = replace(lease.broker.answer, stop="budget is spent")
     assert lease.end() == EXIT_STOPPED, lease.said()

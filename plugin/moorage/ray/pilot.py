@@ -152,6 +152,8 @@ class Pilot:
         self._wake.set()
         for thread in self._threads:
             thread.join(timeout=10)
+        # The last checkpoint and step came after the last look.
+        self._look = self._cluster.look(None) or self._look
         for _ in range(3):
             if self._renew(done=True):
                 break
