@@ -47,6 +47,14 @@ def test_a_lease_without_storage_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
         ElasticTrainer(nothing, global_batch=8).fit()
 
 
+def test_a_lease_without_a_ray_cluster_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOORAGE_LEASE", "L")
+    monkeypatch.setenv("MOORAGE_EPOCH", "1")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    with pytest.raises(Invalid, match="RAY_ADDRESS=None"):
+        ElasticTrainer(nothing, global_batch=8, storage="/tmp/x").fit()
+
+
 def test_an_epoch_that_is_no_number_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOORAGE_LEASE", "L")
     monkeypatch.setenv("MOORAGE_EPOCH", "one")

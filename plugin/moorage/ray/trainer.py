@@ -114,7 +114,10 @@ class ElasticTrainer:
         storage = lease_storage(self._storage, os.environ.get(settings.STORAGE), attempt.lease)
         if not storage:
             raise Invalid("storage", None, "set the policy's or the job's storage to a URL that every node can reach")
-        _connect(os.environ.get("RAY_ADDRESS"))
+        address = os.environ.get("RAY_ADDRESS")
+        if not address:
+            raise Invalid("RAY_ADDRESS", address, "submit the job with kind ray: then the agent sets it")
+        _connect(address)
         from moorage.ray.internals import RayCluster, train
 
         gang = self._gang()
