@@ -213,6 +213,22 @@ def test_shrinks_when_the_loss_is_flat() -> None:
     assert after.leases["x"].target.hold == state.leases["x"].target.hold[:2], "the youngest go"
 
 
+def test_after_flat_it_grows_only_once_the_loss_fell_clearly() -> None:
+    """Flat at 0.5 and shrunk: a dip to 0.45 is noise, 0.3 is not."""
+
+    def dip(to: float) -> Callable[[int], float]:
+        return lambda s: 0.5 if s <= 4000 else 0.5 - (0.5 - to) * (s - 4000) / 1000
+
+    def small(to: float) -> State:
+        state = case(done=5000, loss=dip(to))
+        return state.with_leases(replace(state.leases["x"], flat_loss=0.5))
+
+    shrunk = step(case(workers=4, done=7000, rate=110.0, loss=flat))[0]
+    assert shrunk.leases["x"].flat_loss == 0.5
+    assert resizes(small(0.45)) == []
+    assert [resize.why for resize in resizes(small(0.2))] == [Why.GROW]
+
+
 def test_flat_at_min_stays() -> None:
     assert resizes(case(done=7000, loss=flat)) == []
 
