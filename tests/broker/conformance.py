@@ -299,6 +299,28 @@ def a_dead_raylet_is_replaced(world: World) -> None:
     assert sum(a.workers for a in live) == 2
 
 
+def raylets_that_were_let_go_may_end(world: World) -> None:
+    """However many leave by themselves after a notice moved the gang: the attempt goes on."""
+    agents = [world.agent(f"n{i}", 1) for i in range(12)]
+    lease = world.submit(RAY, workers=(6, 6)).lease.id
+    world.work(*agents, rounds=4)
+    before = world.get(lease).lease
+    head = next(a.node for a in before.live if a.role is AllocationRole.HEAD)
+    going = {a.node: a for a in before.live if a.role is AllocationRole.WORKER and a.node != head}
+    for agent in agents:
+        if agent.node in going:
+            agent.set_notice(before.granted_at, before.granted_at + timedelta(seconds=120))
+    world.work(*agents, rounds=4)
+    for agent in agents:
+        if agent.node in going:
+            agent.end(going[agent.node].id, Evidence(exit_code=None, agent_error="drained, and left by itself"))
+    world.work(*agents, rounds=4)
+    after = world.get(lease).lease
+    assert (after.state, after.epoch) == (LeaseState.RUNNING, 1), after.reason
+    assert {a.node for a in after.live if a.role is AllocationRole.WORKER}.isdisjoint(going)
+    assert after.workers == 6
+
+
 def release_lets_the_attempt_checkpoint(world: World) -> None:
     agent = world.agent("n1")
     lease = world.submit().lease.id
@@ -689,6 +711,7 @@ CHECKS: tuple[Callable[[World], None], ...] = (
     an_agent_that_lost_its_processes_means_another_attempt,
     a_ray_job_gets_a_head_and_raylets,
     a_dead_raylet_is_replaced,
+    raylets_that_were_let_go_may_end,
     release_lets_the_attempt_checkpoint,
     a_stop_is_enforced_after_its_grace,
     a_forced_release_stops_at_once,

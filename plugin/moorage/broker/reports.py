@@ -169,7 +169,8 @@ def _ended(draft: Draft, a: Allocation, evidence: Evidence) -> None:
     if a.epoch == lease.epoch and draft.memo(lease.id).over_epoch < a.epoch:
         if a.role is not AllocationRole.WORKER:
             _over(draft, lease, evidence)
-        elif a.state is not AllocationState.DRAINING and lease.state.active:
+        # One outside the target was let go: it may leave whenever it likes.
+        elif a.id in lease.target.hold and a.state is not AllocationState.DRAINING and lease.state.active:
             _died(draft, lease, a, evidence)
     draft.put(follow.gone(draft.state.leases[lease.id], a.id, draft.now))
 
@@ -184,7 +185,7 @@ def _over(draft: Draft, lease: Lease, evidence: Evidence) -> None:
 
 
 def _died(draft: Draft, lease: Lease, a: Allocation, evidence: Evidence) -> None:
-    """A raylet ended by itself: it is replaced, unless that happens again and again."""
+    """A raylet of the target ended by itself: it is replaced, unless that happens again and again."""
     memo = draft.memo(lease.id)
     died = 1 + (memo.died if memo.died_epoch == a.epoch else 0)
     draft.remember(lease.id, died=died, died_epoch=a.epoch)

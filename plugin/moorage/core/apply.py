@@ -100,6 +100,7 @@ def _retarget(lease: Lease, decision: Retarget, now: datetime) -> Lease:
         allocations_made=lease.allocations_made + len(decision.add),
         target=target,
         resized_at=now,
+        flat_loss=lease.flat_loss if decision.flat_loss is None else decision.flat_loss,
     )
     return settled(lease, now)
 

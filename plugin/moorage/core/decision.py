@@ -71,6 +71,8 @@ class Retarget:
     reason: str
     #: When what is outside `hold` is taken in any case.
     by: datetime | None = None
+    #: The loss at which training was judged flat, if that is why. None: it is not.
+    flat_loss: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from decimal import Decimal
 from itertools import pairwise
@@ -16,6 +16,7 @@ from moorage.core.lease import Allocation, AllocationState, Lease, LeaseState, W
 from moorage.core.loss import Trend, trend
 from moorage.core.order import quota_left
 from moorage.core.place import Spot
+from moorage.core.policy import Elastic
 from moorage.core.round import Round
 from moorage.core.throughput import Throughput, throughput
 
@@ -108,9 +109,14 @@ def _resize(round_: Round, case: Case) -> Retarget | None:
     inefficient = _shrink_inefficient(round_, case)
     if inefficient is not None:
         return inefficient
-    if case.trend is not None and not case.trend.falls(rules):
+    if case.trend is not None and not (case.trend.falls(rules) and _fell_below_flat(case.lease, case.trend, rules)):
         return None
     return _grow(round_, case)
+
+
+def _fell_below_flat(lease: Lease, loss: Trend, rules: Elastic) -> bool:
+    """Against going to and fro: a loss that was flat once is noise until it is clearly lower."""
+    return lease.flat_loss is None or loss.after <= lease.flat_loss * (1 - rules.regrow_improvement)
 
 
 # --- shrink
@@ -125,7 +131,8 @@ def _shrink_flat(case: Case, loss: Trend) -> Retarget | None:
         f"shrink {case.workers} -> {low}: the loss is flat, {loss.before:.4g} to {loss.after:.4g} "
         f"({_percent(loss.improvement)}) in the last window; {_percent(_share_left(case))} of the samples left"
     )
-    return shrink(case.lease, low, Why.SHRINK, reason)
+    smaller = shrink(case.lease, low, Why.SHRINK, reason)
+    return None if smaller is None else replace(smaller, flat_loss=loss.after)
 
 
 def _shrink_inefficient(round_: Round, case: Case) -> Retarget | None:

@@ -96,6 +96,8 @@ class Elastic:
     flat_window: float = 0.15
     #: A loss at or below this share of its first value cannot be told from flat by its ratio alone.
     flat_floor: float = 0.05
+    #: After a shrink because the loss was flat, grow again only once it fell by this share below where it was flat.
+    regrow_improvement: float = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
