@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -427,6 +428,15 @@ def test_rates(first: Counters, second: Counters, loss: float | None, throughput
     assert (progress.step, progress.samples_total, progress.checkpoint_step) == (second.step, 6400, 8)
     assert (progress.workers, progress.using) == (2, ("a", "b"))
     assert progress.metrics == {"accuracy": 0.5}
+
+
+def test_between_groups_the_step_is_the_checkpoints() -> None:
+    world, meter = World().trains("a"), Meter()
+    seen = Look(
+        group=1, size=1, joined={0: "a"}, held=0, saved=1, checkpoint_step=8, save_s=0.1, counters=counters(10, 5.0)
+    )  # fmt: skip
+    assert meter.progress(seen, world.steering).step == 10
+    assert meter.progress(replace(seen, counters=None, checkpoint_step=None), world.steering).step == 8
 
 
 def test_before_the_first_group_nothing_is_claimed() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from moorage.api.values import EventKind
 from moorage.core.lease import LeaseState, Outcome
 from moorage.testing.fleet import FakeNode
 
@@ -41,5 +42,6 @@ def test_a_script_submits_itself_and_returns_its_result(
     assert view.cost.busy_usd + view.cost.overhead_usd + view.cost.unknown_usd + view.cost.idle_usd == (
         view.cost.total_usd - view.cost.lost_usd
     )
-    said = [event.kind for event in broker.client.events(lease=view.lease.id)]
-    print({"events": [str(kind) for kind in said if kind not in ("progress", "held")]})
+    events = broker.client.events(lease=view.lease.id)
+    assert all(event.facts["steps_lost"] == 0 for event in events if event.kind is EventKind.RESUMED)
+    print([event.sentence for event in events if event.kind in (EventKind.RESIZED, EventKind.RESUMED)])

@@ -25,7 +25,8 @@ class Meter:
         loss, throughput = self._rates(counters)
         return Progress(
             phase=Phase.DONE if done else steering.phase,
-            step=counters.step if counters else None,
+            # Between groups: the next one goes on from here.
+            step=counters.step if counters else self._checkpoint_step,
             samples_done=counters.samples_done if counters else None,
             samples_total=self._samples_total,
             loss=loss,
