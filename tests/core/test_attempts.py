@@ -255,6 +255,16 @@ def test_a_notice_takes_on_demand_if_spot_is_full() -> None:
     assert places(after, "x") == {"od1": (0, 1)}
 
 
+def test_a_gang_that_was_not_heard_yet_is_made_whole_too() -> None:
+    """Its driver starts when min is up: without a replacement it would wait for its start limit."""
+    state, _ = step(pools().with_leases(lease("x", request(1, capacity=SPOT))))
+    assert places(state, "x") == {"s1": (0,)}
+    state = apply(state, Lose(node="s1", reason="gone"), POLICY, T0)
+    after, answer = step(state)
+    assert of_kind(answer, Retarget)[0].reason == "workers were lost: 1 worker moves to s2"
+    assert (after.leases["x"].state, after.leases["x"].epoch) == (LeaseState.GRANTED, 1)
+
+
 def test_a_notice_without_replacement_shrinks() -> None:
     """x: two workers on s1 and two on s2; everything else is taken."""
     state = running(gang(2, 4), lease("a", request(2, gpus=4)))

@@ -25,7 +25,7 @@ def attempts(round_: Round) -> None:
         words = next((words for words in (rule(round_, lease) for rule in RULES) if words), None)
         if words is not None:
             round_.add(again(lease, words, round_.policy, round_.now, interruption=True))
-        elif kind_of(lease.job) is JobKind.RAY and lease.state is LeaseState.RUNNING:
+        elif kind_of(lease.job) is JobKind.RAY:
             _keep_whole(round_, lease)
         elif kind_of(lease.job) is JobKind.RAYLET and lease.state is LeaseState.RUNNING:
             _replace_raylets(round_, lease)

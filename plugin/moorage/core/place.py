@@ -80,7 +80,18 @@ def _search(fleet: Columns, request: Request, room: Ints, workers: int, one_node
     finds = (_best_in(fleet, request, room, workers, level) for level in levels)
     if request.topology.preferred or request.topology.required:
         return next((found for found in finds if found), None)
-    return min((found for found in finds if found), key=lambda found: found.price, default=None)
+    return _cheapest(finds, workers * float(fleet.price[room > 0].min()))
+
+
+def _cheapest(finds: Iterable[_Found | None], bound: float) -> _Found | None:
+    """The cheapest, narrow levels before broad ones; nothing beats `bound`, so one that meets it ends the search."""
+    best: _Found | None = None
+    for found in finds:
+        if found is not None and (best is None or found.price < best.price):
+            best = found
+        if best is not None and best.price <= bound:
+            return best
+    return best
 
 
 def _levels_to_try(fleet: Columns, request: Request, one_node: bool) -> tuple[str, ...]:
