@@ -25,7 +25,7 @@ with DAG("gpus", schedule=None) as dag:
     def numbers():
         return [1, 2, 3]
 
-    @task.gpu(gpus=2, models=["FAKE"], budget_usd="{{ 2 + 3 }}")
+    @task.gpu(gpus=2, models=["FAKE-GPU"], budget_usd="{{ 2 + 3 }}")
     def double(values, gpu=None):
         print("doubling", values)
         return {"doubled": [2 * value for value in values], "gpus": len(gpu["devices"])}

@@ -76,7 +76,7 @@ class LeasedOperator(BaseOperator):
             with MoorageHook(self.moorage_conn_id).get_conn() as api:
                 view = self._find(api, context) or self._submit(api, context)
         except (Invalid, Denied) as error:
-            raise AirflowFailException(str(error)) from error
+            raise AirflowFailException(str(error)) from None
         except MoorageError as error:
             raise AirflowException(str(error)) from error
         return self._wait(view, context)
