@@ -73,3 +73,33 @@ def test_example_dags_parse() -> None:
     assert dag.task_dict["train"].upstream_task_ids == {"prepare"}
     assert dag.task_dict["evaluate"].upstream_task_ids == {"prepare", "train"}
     assert [asset.uri for asset in dag.task_dict["evaluate"].outlets] == ["moorage://models/digits"]
+
+
+MAPPED = """
+from airflow.sdk import DAG, task
+from moorage.airflow import GpuLeaseOperator, GpuTrainOperator
+
+with DAG("mapped", schedule=None, default_args={"capacity": "spot", "moorage_conn_id": "other"}):
+    GpuTrainOperator.partial(task_id="train", script="x.py", workers=(1, 2)).expand(budget_usd=[1, 2])
+
+    @task.gpu(gpus=2)
+    def double(value, gpu=None):
+        return 2 * value
+
+    double.expand(value=[1, 2, 3])
+    double.override(task_id="once")(4)
+    lease = GpuLeaseOperator(task_id="lease", stop_after="2026-12-01T00:00:00+00:00")
+    lease >> double.override(task_id="between")(5) >> lease.teardown()
+"""
+
+
+def test_mapping_default_args_and_teardown(tmp_path: Path) -> None:
+    (tmp_path / "mapped.py").write_text(MAPPED)
+    bag = DagBag(str(tmp_path), safe_mode=False, load_op_links=False)
+    assert bag.import_errors == {}
+    tasks = bag.dags["mapped"].task_dict
+    assert tasks["train"].is_mapped
+    assert tasks["double"].is_mapped
+    assert (tasks["once"].capacity, tasks["once"].gpus, tasks["once"].moorage_conn_id) == ("spot", 2, "other")
+    assert tasks["lease_release"].is_teardown
+    assert tasks["lease"].is_setup
