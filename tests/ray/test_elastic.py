@@ -365,7 +365,7 @@ def test_a_notice_a_loss_and_a_stop(lease: Lease) -> None:
 
 @pytest.mark.system
 @pytest.mark.timeout(300)
-def test_a_broken_loop_fails_at_once_and_a_new_attempt_resumes(lease: Lease) -> None:
+def test_a_broken_loop_fails_at_once_and_a_stale_attempt_stops(lease: Lease) -> None:
     a = lease.raylet("L.1", 0)
     lease.broker.target(a)
     lease.train(45, 40, sample_s=None)
