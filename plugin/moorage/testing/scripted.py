@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import secrets
 import signal
 import subprocess
@@ -172,9 +173,17 @@ def main() -> int:
     manager.connect()
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    threading.Thread(target=_stop_without, args=(os.getppid(), stop), daemon=True).start()
     config = said["config"] | {"state_dir": Path(said["config"]["state_dir"])}
     serve(AgentConfig(**config), manager.broker(), stop)  # type: ignore[attr-defined]
     return 0
+
+
+def _stop_without(parent: int, stop: threading.Event) -> None:
+    """A test that was killed leaves no agent behind."""
+    while not stop.wait(1.0):
+        if os.getppid() != parent:
+            stop.set()
 
 
 def wait_until(done: Callable[[], bool], timeout: float = 10.0, what: str = "it") -> None:
