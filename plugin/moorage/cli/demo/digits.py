@@ -112,7 +112,7 @@ def gather(stage: Stage, run: str, state: str) -> dict[str, Any]:
                 "airflow", f"ended the DAG run as {state} before train had a lease", stage.work / "airflow.log"
             )
         view = settled(client, trained[0].lease.id)
-        told = story(client.events(0, lease=view.lease.id, limit=100_000))
+        told = story(client.events(0, limit=100_000), view.lease.id)
     summary.print_story(stage.screen.console, view.lease.submitted_at, told)
     summary.print_cost(stage.screen.console, view.cost)
     returned = stage.airflow.returned(DAG, run, "train")

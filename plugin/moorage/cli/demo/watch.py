@@ -39,32 +39,32 @@ class Story:
     interruptions: list[Interruption] = field(default_factory=list)
 
 
-def story(events: Iterable[Event]) -> Story:
-    """Read one lease's events, oldest first.
+def story(events: Iterable[Event], lease: str) -> Story:
+    """Read a lease's resizes and interruptions from the journal, oldest row first.
 
-    What an interruption cost is told by the resumption that answers it: the move away from a node comes with its
-    notice, so that resumption may stand before the loss of the node itself.
+    With a notice the lease moves before the node goes, so it is the move that interrupts it; without one, the loss.
+    What an interruption cost is told by the resumption that follows.
     """
     events = list(events)
     told = Story()
     for index, event in enumerate(events):
-        if event.kind is EventKind.RESIZED and event.facts.get("from") != event.facts.get("to"):
+        if event.lease != lease:
+            continue
+        if event.kind is EventKind.RESIZED and event.facts.get("why") == "notice":
+            told.interruptions.append(_interruption(event, events, index, notice=True))
+        elif event.kind is EventKind.RESIZED and event.facts.get("from") != event.facts.get("to"):
             told.resizes.append(Resize(event.at, _int(event.facts["from"]), _int(event.facts["to"]), event.sentence))
-        elif event.kind is EventKind.LOST and event.lease and event.facts.get("interruption", 1):
-            told.interruptions.append(_interruption(event, events, index))
+        elif event.kind is EventKind.LOST and not event.facts.get("notice"):
+            told.interruptions.append(_interruption(event, events, index, notice=False))
     return told
 
 
-def _interruption(lost: Event, events: list[Event], index: int) -> Interruption:
-    notice = bool(lost.facts.get("notice"))
-    resumed = _resumed_after_notice(events, index) if notice else _next(events[index:], EventKind.RESUMED)
+def _interruption(event: Event, events: list[Event], index: int, *, notice: bool) -> Interruption:
+    resumed = _next((e for e in events[index:] if e.lease == event.lease), EventKind.RESUMED)
+    noticed = _next(reversed(events[:index]), EventKind.NOTICE) if notice else event
     facts: Mapping[str, Any] = resumed.facts if resumed else {}
-    return Interruption(lost.at, lost.node or "", notice, facts.get("steps_lost"), facts.get("seconds_stopped"))
-
-
-def _resumed_after_notice(events: list[Event], index: int) -> Event | None:
-    moves = [i for i, event in enumerate(events[:index]) if event.facts.get("why") == "notice"]
-    return _next(events[moves[-1] if moves else index :], EventKind.RESUMED)
+    node = noticed.node if noticed else None
+    return Interruption(event.at, node or "", notice, facts.get("steps_lost"), facts.get("seconds_stopped"))
 
 
 def _next(events: Iterable[Event], kind: EventKind) -> Event | None:
