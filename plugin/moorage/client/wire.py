@@ -100,7 +100,8 @@ def failure(answer: httpx.Response, url: str) -> MoorageError | Invalid:
         return Unavailable(f"{url} answered {answer.status_code} without a reason: is a Moorage broker there?")
     if "field" in said:
         return _invalid(said)
-    return _BY_STATUS.get(answer.status_code, Unavailable)(str(said["detail"]))
+    other = Conflict if answer.is_client_error else Unavailable
+    return _BY_STATUS.get(answer.status_code, other)(str(said["detail"]))
 
 
 def problem(answer: httpx.Response) -> Mapping[str, Any] | None:
