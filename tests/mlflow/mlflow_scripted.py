@@ -66,7 +66,7 @@ def _journal(told: Story, start: datetime) -> None:
                 kind=kind,
                 sentence=sentence,
                 who="ana" if kind is EventKind.SUBMITTED else "broker",
-                lease=told.lease.id,
+                lease=None if kind is EventKind.NOTICE else told.lease.id,
                 node=node,
                 team="research",
                 facts=facts,

@@ -16,7 +16,7 @@ from moorage.api.values import Cost, Event, EventKind, Segment
 from moorage.core.job import Activity
 from moorage.mlflow import cost_report, render
 from moorage.mlflow.accounts import closing, cost_point, describe, money
-from moorage.mlflow.artifacts import attachments, table
+from moorage.mlflow.artifacts import attachments, concerning, table
 from moorage.mlflow.chart import duration
 from moorage.mlflow.opening import name, opening, track
 from moorage.mlflow.operations import Attach, OpenRun, Operation, Point, SetStatus, Worth, Write, decode, encode
@@ -241,6 +241,13 @@ def test_the_table_is_what_log_table_writes() -> None:
     assert "progress" not in {row[1] for row in found["data"]}
     assert all(len(row) == len(found["columns"]) for row in found["data"])
     assert json.loads(table([])) == {"columns": list(found["columns"]), "data": []}
+
+
+def test_a_notice_stands_in_the_table_if_the_lease_was_there() -> None:
+    tale = story(LEASE, START)
+    [notice] = [event for event in tale.events if event.kind is EventKind.NOTICE]
+    elsewhere, later = replace(notice, node="n9"), replace(notice, at=START + timedelta(seconds=60))
+    assert concerning(tale.segments, [notice, elsewhere, later]) == [notice]
 
 
 segments = st.builds(

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,11 +21,19 @@ import pandas as pd
 import pytest
 from mlflow_scripted import Scripted
 
-from moorage.api.values import EventKind
+from moorage.api.values import EventKind, LeaseView, Submission
+from moorage.core.job import Job
+from moorage.core.lease import LeaseState, Outcome
+from moorage.core.policy import Policy, Pool
+from moorage.core.request import Request
+from moorage.mlflow import Recorder
+from moorage.testing.fleet import FakeFleet, FakeNode
+from moorage.testing.served import ServedBroker
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(280)]
 
 SPEED = 6.0
+CENT = Decimal("0.01")
 
 
 def eventually(what: str, check: Callable[[], bool], seconds: float) -> None:
@@ -276,3 +285,59 @@ def test_the_recorder_is_killed_again_and_again(recording: Recording) -> None:
     eventually("the run is finished", recording.finished, 60)
     recording.stop()
     check_all(recording)
+
+
+TRAINING = """
+import os, time
+from moorage.client import Client
+from moorage.core.job import Phase, Progress
+client = Client(os.environ["MOORAGE_URL"], os.environ["MOORAGE_TOKEN"])
+for step in range(1, 7):
+    progress = Progress(phase=Phase.TRAINING, step=step, loss=1 / step, metrics={"accuracy": step / 10})
+    client.renew(os.environ["MOORAGE_LEASE"], int(os.environ["MOORAGE_EPOCH"]), progress)
+    time.sleep(1.1)
+"""
+
+
+@pytest.mark.path
+def test_a_real_lease_costs_in_mlflow_what_its_ledger_says(server: Server, tmp_path: Path) -> None:
+    """The real broker behind HTTP, a real agent, a job that trains: nothing scripted."""
+    from mlflow import MlflowClient
+
+    policy = Policy(pools=(Pool(name="p", price=Decimal("1234.5"), on_demand_price=Decimal(3000)),))
+    (tmp_path / "broker").mkdir()
+    nodes = [FakeNode(name="n1", gpus=4)]
+    with (
+        ServedBroker(tmp_path / "broker", policy) as broker,
+        FakeFleet(broker.url, broker.token, nodes, tmp_path / "a"),
+    ):
+        stop, recorder = threading.Event(), Recorder(broker.client, server.url, experiment="real", spool=tmp_path / "s")
+        thread = threading.Thread(target=recorder.run, args=(stop,))
+        thread.start()
+        try:
+            job = Job(entrypoint=("python", "-c", TRAINING))
+            asked = Submission(owner={"who": "me"}, request=Request(gpus_per_worker=2), job=job, client_id="1")
+            lease = broker.client.submit(asked).lease.id
+            eventually("it ended", lambda: broker.client.get(lease).lease.state is LeaseState.ENDED, 90)
+            eventually("MLflow knows", lambda: finished_note(broker.client.get(lease), server), 60)
+        finally:
+            stop.set()
+            thread.join(timeout=20)
+        view, ledger = broker.client.get(lease), broker.client.ledger(lease)
+    run = MlflowClient(tracking_uri=server.url).get_run(view.lease.notes["mlflow.run_id"])
+    paid = sum(Decimal((s.end - s.start).total_seconds()) * len(s.gpus) * s.price / 3600 for s in ledger if s.end)
+    assert view.lease.outcome is Outcome.SUCCEEDED, view.lease.reason
+    assert paid > 1
+    assert abs(Decimal(run.data.metrics["cost/total_usd"]) - paid) < CENT / 2
+    assert abs(Decimal(run.data.metrics["cost/total_usd"]) - view.cost.total_usd) < Decimal("0.000001")
+    assert (run.data.metrics["loss"], run.data.metrics["accuracy"]) == (pytest.approx(1 / 6), pytest.approx(0.6))
+    assert (run.data.metrics["gpu/allocated"], run.data.params["moorage/gpus_per_worker"]) == (0, "2")
+    client = MlflowClient(tracking_uri=server.url)
+    assert max(m.value for m in client.get_metric_history(run.info.run_id, "gpu/allocated")) == 2
+
+
+def finished_note(view: LeaseView, server: Server) -> bool:
+    from mlflow import MlflowClient
+
+    run = view.lease.notes.get("mlflow.run_id")
+    return run is not None and MlflowClient(tracking_uri=server.url).get_run(run).info.status == "FINISHED"

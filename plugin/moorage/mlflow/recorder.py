@@ -13,7 +13,7 @@ from typing import Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 from moorage.api.errors import Conflict, MoorageError, NotFound
-from moorage.api.values import Event, Labels, LeaseView, Segment
+from moorage.api.values import Event, EventKind, Labels, LeaseView, Segment
 from moorage.mlflow.accounts import closing, cost_point, live_gpus
 from moorage.mlflow.artifacts import attachments
 from moorage.mlflow.opening import millis, opening, track
@@ -151,6 +151,9 @@ class Recorder:
         for event in page:
             if event.lease is not None:
                 self._take(event, spool, operations, story)
+            elif event.kind is EventKind.NOTICE:
+                # A node's; the final account keeps it for the leases that held something there.
+                story += [replace(event, lease=key) for key, seen in self._tracked.items() if seen.active]
         changed = [one for key, one in self._tracked.items() if before.get(key) is not one]
         try:
             spool.commit(operations, changed, story, last=page[-1])

@@ -32,8 +32,8 @@ CREATE TABLE IF NOT EXISTS operation (
 CREATE INDEX IF NOT EXISTS operation_worth ON operation (worth, lease);
 CREATE TABLE IF NOT EXISTS refused (id INTEGER PRIMARY KEY, body TEXT NOT NULL, why TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS tracked (lease TEXT PRIMARY KEY, done INTEGER NOT NULL, body TEXT NOT NULL);
-CREATE TABLE IF NOT EXISTS story (seq INTEGER PRIMARY KEY, lease TEXT NOT NULL, body TEXT NOT NULL);
-CREATE INDEX IF NOT EXISTS story_lease ON story (lease, seq);
+CREATE TABLE IF NOT EXISTS story (
+    lease TEXT NOT NULL, seq INTEGER NOT NULL, body TEXT NOT NULL, PRIMARY KEY (lease, seq)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS run (
     lease TEXT NOT NULL, epoch INTEGER NOT NULL, id TEXT NOT NULL, experiment TEXT NOT NULL,
     noted INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (lease, epoch));
@@ -162,7 +162,7 @@ class Spool:
             return
         if count == MAX_STORY - 1:
             _log.warning("lease %s has over %d journal rows: its MLflow table ends here", lease, MAX_STORY)
-        db.execute("INSERT OR IGNORE INTO story VALUES (?, ?, ?)", (event.seq, lease, codec.dumps(event).decode()))
+        db.execute("INSERT OR IGNORE INTO story VALUES (?, ?, ?)", (lease, event.seq, codec.dumps(event).decode()))
         self._story_rows[lease] = count + 1
 
     def forget_story(self, lease: str) -> None:
