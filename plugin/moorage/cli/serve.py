@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable
@@ -40,6 +41,7 @@ def serve(
     standby: Annotated[bool, typer.Option("--standby", help="Wait for the writer's lock instead of failing.")] = False,
 ) -> None:
     """Serve the broker: the only writer of its database."""
+    survive_signals()
     listener = bind(host, port)
     url = public_url or f"http://{host}:{listener.getsockname()[1]}"
     broker = open_broker(database, policy, url, mlflow, standby)
@@ -56,6 +58,12 @@ def serve(
             recorder.join(timeout=15)
     finally:
         broker.close()
+
+
+def survive_signals() -> None:
+    """uvicorn raises the signal that stopped it again, once it has stopped: the broker must still be closed then."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _number, _frame: None)
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -21,6 +21,10 @@ _STYLES = {
 }
 
 
+#: Without a terminal, seconds between two lines of one part whose state stays.
+QUIET_S = 10.0
+
+
 class Screen:
     """Lines by name, in the order in which they first appeared."""
 
@@ -28,6 +32,7 @@ class Screen:
         self.console = console or Console()
         self.lines: dict[str, tuple[str, str]] = {}
         self.began = time.monotonic()
+        self._printed: dict[str, tuple[str, float]] = {}
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
@@ -45,18 +50,23 @@ class Screen:
             self._live = None
 
     def show(self, name: str, state: str, detail: str = "") -> None:
-        """Set a line; without a terminal it is printed when its state or detail changed."""
-        before = self.lines.get(name)
+        """Set a line; without a terminal it is printed when its state changed, and at times when its detail did."""
+        changed = self.lines.get(name) != (state, detail)
         self.lines[name] = (state, detail)
         if self._live is not None:
             self._live.update(self._table())
-        elif before != (state, detail):
+        elif changed and self._is_news(name, state):
+            self._printed[name] = (state, time.monotonic())
             self.console.print(
                 f"{time.monotonic() - self.began:6.1f} s  {name:<12} {state:<9} {detail}",
                 markup=False,
                 highlight=False,
                 soft_wrap=True,
             )
+
+    def _is_news(self, name: str, state: str) -> bool:
+        before, at = self._printed.get(name, ("", 0.0))
+        return before != state or time.monotonic() - at >= QUIET_S
 
     def say(self, text: str) -> None:
         """A line that stays."""
