@@ -194,6 +194,7 @@ def test_a_gang_below_min_is_repaired_then_stopped_whole() -> None:
     assert told.reason == "workers were lost: 1 of at least 2 left, and no replacement is free yet"
     state, answer = step(hearing(state, 60), now=at(60))
     assert of_kind(answer, Retarget, Retry) == []
+    assert of_kind(step(state, now=at(900))[1], Retry) == [], "minutes in which nobody could be heard do not count"
     free = state.with_nodes(spot("s3", 4, "b", heard=state.heard))
     repaired, answer = step(free, now=at(61))
     assert of_kind(answer, Retarget)[0].reason == "workers were lost: 1 worker moves to s3"

@@ -71,16 +71,14 @@ def _beheaded(round_: Round, lease: Lease) -> str | None:  # noqa: ARG001 - ever
 
 
 def _unrepaired(round_: Round, lease: Lease) -> str | None:
-    """Below its min for too long."""
-    if lease.short_since is None:
+    """Below its min for too long, in time in which the broker could have heard better."""
+    if lease.short_heard is None:
         return None
-    limit = lease.short_since + timedelta(seconds=round_.policy.repair_s)
-    round_.wake(limit)
-    return (
-        f"had fewer than {lease.request.workers[0]} workers for {round_.policy.repair_s:.0f} s"
-        if round_.now >= limit
-        else None
-    )
+    left = lease.short_heard + round_.policy.repair_s - round_.state.heard
+    if left > 0:
+        round_.wake_in(left)
+        return None
+    return f"had fewer than {lease.request.workers[0]} workers for {round_.policy.repair_s:.0f} s"
 
 
 RULES: tuple[Callable[[Round, Lease], str | None], ...] = (_beheaded, _never_started, _silent, _unrepaired)

@@ -229,6 +229,8 @@ class Lease:
     not_before: datetime | None = None
     #: When the gang fell below its min. None: it has not.
     short_since: datetime | None = None
+    #: The same on the hearing clock, which patience with it is counted on; stamped as the lease enters a `State`.
+    short_heard: float | None = None
     #: The loss at which training was last judged flat. None: it never was.
     flat_loss: float | None = None
     #: When the last resize was decided. None: never.

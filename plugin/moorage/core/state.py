@@ -24,7 +24,13 @@ class State:
         return replace(self, nodes={**self.nodes, **{node.id: node for node in nodes}})
 
     def with_leases(self, *leases: Lease) -> State:
-        return replace(self, leases={**self.leases, **{lease.id: lease for lease in leases}})
+        """With these leases; how long a gang is short is counted from here, on the hearing clock."""
+        return replace(self, leases={**self.leases, **{lease.id: self._stamped(lease) for lease in leases}})
+
+    def _stamped(self, lease: Lease) -> Lease:
+        if (lease.short_since is None) == (lease.short_heard is None):
+            return lease
+        return replace(lease, short_heard=None if lease.short_since is None else self.heard)
 
     def without_leases(self, *ids: str) -> State:
         return replace(self, leases={key: value for key, value in self.leases.items() if key not in ids})
