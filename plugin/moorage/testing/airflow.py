@@ -159,8 +159,11 @@ class AirflowStandalone:
             return bool(parts) and all(part and part["status"] == "healthy" for part in parts.values())
         return False
 
-    def stop(self, limit_s: float = 40) -> None:
-        """SIGINT, wait, then SIGKILL to all that is left: what it started, and what carries its home."""
+    def stop(self, limit_s: float = 15) -> None:
+        """SIGINT, wait, then SIGKILL to all that is left: what it started, and what carries its home.
+
+        The scheduler may hang at its idle LocalExecutor workers, so the wait is short.
+        """
         self._http.close()
         family = self._family()
         for process in self._processes:
@@ -176,12 +179,12 @@ class AirflowStandalone:
             process.wait(10)
         self._processes.clear()
 
-    @staticmethod
-    def _kill(family: set[Any]) -> None:
+    def _kill(self, family: set[Any]) -> None:
         import psutil
 
         for process in family:
-            with contextlib.suppress(psutil.NoSuchProcess):
+            with contextlib.suppress(psutil.NoSuchProcess), self.log.open("a") as log:
+                log.write(f"stop: killing {process.pid} ({' '.join(process.cmdline())[:100]})\n")
                 process.kill()
         psutil.wait_procs(family, timeout=10)
 
