@@ -63,10 +63,9 @@ def site() -> Iterator[str]:
 
     @root.get("/framed")
     def framed() -> HTMLResponse:
+        head = '<!doctype html><html class="dark"><link rel="icon" href="data:,"><body style="margin:0">'
         frame = f'<iframe src="/demo/" sandbox="{SANDBOX}" width="1200" height="850" style="border:0"></iframe>'
-        return HTMLResponse(
-            f'<!doctype html><html class="dark"><link rel="icon" href="data:,"><body style="margin:0">{frame}</body></html>'
-        )
+        return HTMLResponse(head + frame)
 
     with served(root) as url:
         yield url
