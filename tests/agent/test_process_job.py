@@ -38,6 +38,16 @@ def exited(task: Task) -> bool:
     return task.phase is TaskPhase.EXITED
 
 
+def test_the_end_is_told_after_the_last_words(
+    broker: ScriptedBroker, config: AgentConfig, start_agent: Start, order: MakeOrder
+) -> None:
+    """Who learns that a job is over finds its whole log."""
+    broker.say("n1", order("python", "-c", "print('x' * 300_000); print('last words')"))
+    start_agent(config)
+    broker.wait_task("n1", "l1.0", exited)
+    assert broker.log("l1", 1).endswith("x\nlast words\n")
+
+
 def test_environment_code_exit_code_and_marker(
     broker: ScriptedBroker,
     config: AgentConfig,

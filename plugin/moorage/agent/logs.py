@@ -78,6 +78,12 @@ class Shipper:
             if allocation not in self._sources:
                 self._sources[allocation] = Source(folder, lease, epoch, _shift(folder))
 
+    def shipped(self, allocation: str) -> bool:
+        """Whether the broker has all that was written so far; True for a log that is not tracked."""
+        with self._lock:
+            source = self._sources.get(allocation)
+        return source is None or source.done()
+
     def retire(self, allocation: str) -> None:
         """The allocation is forgotten: ship what is left, then remove its folder."""
         with self._lock:

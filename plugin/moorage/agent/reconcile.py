@@ -7,6 +7,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import assert_never
 
@@ -21,7 +22,7 @@ from moorage.agent.process_keeper import ProcessKeeper
 from moorage.agent.record import Record
 from moorage.agent.worker import WorkerKeeper
 from moorage.api.errors import Invalid
-from moorage.api.values import Order, Want
+from moorage.api.values import Order, Task, TaskPhase, Want
 from moorage.core.job import JobKind
 from moorage.core.lease import AllocationRole
 
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 SWEEP_S = 10.0
 #: Seconds in which such processes must be gone before the first report.
 FIRST_SWEEP_S = 10.0
+#: Seconds that the end of a job may wait for the last of its log: whoever learns of the end wants to read why.
+LAST_WORDS_S = 3.0
 
 
 class Reconciler:
@@ -41,6 +44,7 @@ class Reconciler:
         self._folder = host.home / "allocations"
         self._keepers: dict[str, Keeper] = {}
         self._swept = time.monotonic()
+        self._over_since: dict[str, float] = {}
 
     def adopt(self) -> None:
         """Find again what an earlier agent started, and end what has no record. Before anything is reported."""
@@ -78,7 +82,7 @@ class Reconciler:
         if time.monotonic() - self._swept > SWEEP_S:
             self._sweep()
         self._publish(answer.revision if answer is not None else None)
-        return any(not keeper.over for keeper in self._keepers.values())
+        return any(not keeper.over or self._has_last_words(keeper) for keeper in self._keepers.values())
 
     def _begin(self, answer: Answer) -> None:
         for order in answer.orders:
@@ -109,6 +113,7 @@ class Reconciler:
         for allocation, keeper in over:
             if _forgettable(wanted[allocation], keeper, allocation in confirmed):
                 del self._keepers[allocation]
+                self._over_since.pop(allocation, None)
                 self._put_away(keeper)
 
     def _put_away(self, keeper: Keeper) -> None:
@@ -121,7 +126,18 @@ class Reconciler:
         for allocation, keeper in self._keepers.items():
             if _logs(keeper):
                 self._shipper.track(allocation, keeper.folder, keeper.record.lease, keeper.record.epoch)
-        self._board.publish(tuple(keeper.task() for keeper in self._keepers.values()), seen)
+        self._board.publish(tuple(self._told(keeper) for keeper in self._keepers.values()), seen)
+
+    def _told(self, keeper: Keeper) -> Task:
+        task = keeper.task()
+        return replace(task, phase=TaskPhase.RUNNING, evidence=None) if self._has_last_words(keeper) else task
+
+    def _has_last_words(self, keeper: Keeper) -> bool:
+        """Whether it is over and the end of its log is still on the way; for so long it is reported running."""
+        if not keeper.over or not _logs(keeper) or self._shipper.shipped(keeper.record.allocation):
+            return False
+        since = self._over_since.setdefault(keeper.record.allocation, time.monotonic())
+        return time.monotonic() - since < LAST_WORDS_S
 
     def _sweep(self) -> bool:
         """End what carries this agent's marks and no allocation owns; whether there was something."""
