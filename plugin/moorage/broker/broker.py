@@ -83,6 +83,10 @@ class Broker:
         """Begin to tick and to decide."""
         self._loop.start()
 
+    def alive(self) -> bool:
+        """Whether it ticks and decides."""
+        return self._loop.alive()
+
     def close(self) -> None:
         """Store what is in memory, and free the writer's lock. Long polls end."""
         if self._keeper.closed:

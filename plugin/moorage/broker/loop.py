@@ -82,6 +82,10 @@ class Loop:
             thread.join(timeout=10)
         self._threads = []
 
+    def alive(self) -> bool:
+        """Whether both threads run; False before `start` and after `stop`."""
+        return bool(self._threads) and all(thread.is_alive() for thread in self._threads)
+
     # --- the tick
 
     def _ticking(self) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from moorage.api.auth import Principal, Role
-from moorage.api.errors import Invalid
+from moorage.api.errors import Conflict, Invalid
 from moorage.cli.config import load_policy
 
 if TYPE_CHECKING:
@@ -109,7 +111,7 @@ def make_app(broker: Broker) -> FastAPI:
     """The standalone web application over this broker."""
     from moorage.web import bearer, create_app
 
-    return create_app(broker.acting, bearer(broker.authenticate), broker)
+    return create_app(broker.acting, bearer(broker.authenticate), broker, alive=broker.alive)
 
 
 def recorder_spool(database: str) -> Path:
@@ -129,7 +131,14 @@ def start_recorder(
 
     api = broker.acting(Principal(name="mlflow-recorder", role=Role.OPERATOR))
     recorder = Recorder(api, uri, experiment=experiment, spool=spool, fleet_url=fleet_url)
-    thread = threading.Thread(target=recorder.run, args=(stop,), name="mlflow-recorder", daemon=True)
+
+    def record() -> None:
+        try:
+            recorder.run(stop)
+        except Conflict as error:
+            typer.echo(f"moorage: nothing is recorded into MLflow: {error}", err=True)
+
+    thread = threading.Thread(target=record, name="mlflow-recorder", daemon=True)
     thread.start()
     return thread
 
@@ -150,7 +159,13 @@ def serve_http(app: FastAPI, listener: socket.socket, ready: Callable[[], None])
     class Server(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
+            self._loop = asyncio.get_running_loop()
             ready()
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            # Else it would wait for long polls until its patience ends.
+            self._loop.call_soon_threadsafe(app.state.end_polls)
+            super().handle_exit(sig, frame)
 
     config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=STOP_S, lifespan="on")
     Server(config).run(sockets=[listener])

@@ -32,6 +32,8 @@ def create_app(
 ) -> FastAPI:
     """The app. It may be mounted anywhere: its pages use relative addresses only.
 
+    ``app.state.end_polls()`` answers every long poll at once, for a server that ends; call it in the event loop.
+
     Args:
         acting: the api for a principal, for example ``broker.acting``.
         authenticate: the principal of a request; raises `Denied` (or an HTTPException). May be a coroutine function.
@@ -53,6 +55,7 @@ def create_app(
     calls = rest.Calls(acting, hub, threads)
     login = authenticate if isinstance(authenticate, Bearer) else None
     problems.install(app)
+    app.state.end_polls = hub.close
     app.add_api_route("/healthz", _health(alive), methods=["GET"], response_model=None)
     if api:
         app.add_api_route(f"{PREFIX}/openapi.json", _openapi, methods=["GET"], response_model=None)

@@ -36,6 +36,8 @@ class Hub:
         self._waiting: dict[str, set[asyncio.Future[None]]] = {}
         self._waiters = 0
         self._stop: Callable[[], None] | None = None
+        #: Set once the server ends: nobody waits any more.
+        self.closed = False
 
     @property
     def listens(self) -> bool:
@@ -55,7 +57,7 @@ class Hub:
         Raises:
             Unavailable: too many requests wait already.
         """
-        if self._changed.get(topic, self._forgotten) > mark:
+        if self._changed.get(topic, self._forgotten) > mark or self.closed:
             return True
         if self._waiters >= self._max_waiting:
             raise Unavailable(f"{self._waiters} requests wait for changes already; try again later")
@@ -71,7 +73,8 @@ class Hub:
         return True
 
     def close(self) -> None:
-        """Stop listening, and end every wait."""
+        """Stop listening, and end every wait, now and from now on."""
+        self.closed = True
         if self._stop is not None:
             self._stop()
             self._stop = None

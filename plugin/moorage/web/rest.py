@@ -95,7 +95,7 @@ class Calls:
             if left <= 0 or is_news(method, arguments, answer):
                 return answer
             await self._hub.wait(topic(method, arguments, answer), mark, min(left, again))
-            if await gone():
+            if self._hub.closed or await gone():
                 return answer
 
     async def _whole(self, principal: Principal, method: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
