@@ -13,7 +13,8 @@ from airflow.sdk import task
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, TaskDeferred
 
 from moorage.airflow import GpuLeaseOperator, GpuReleaseOperator, GpuTrainOperator, triggers
-from moorage.airflow.leased import PAST_STOP, STATE_KEY, LeasedOperator, client_id, owner
+from moorage.airflow.labels import owner
+from moorage.airflow.leased import PAST_STOP, STATE_KEY, LeasedOperator, client_id
 from moorage.api.values import LeaseView
 from moorage.client import Client
 from moorage.core.job import DoneWhen, JobKind
@@ -59,7 +60,7 @@ def deferred(operator: LeasedOperator, context: dict[str, Any]) -> TaskDeferred:
 
 
 def leases(api: Client, context: dict[str, Any]) -> list[LeaseView]:
-    return list(api.find(owner(context)))  # type: ignore[arg-type]
+    return list(api.find(owner(context["ti"])))  # type: ignore[arg-type]
 
 
 def test_one_lease_however_often_it_is_submitted(connected: Client, context: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -68,14 +67,16 @@ def until(done: Callable[[], bool], within: float) -> float:
     return time.monotonic() - began
 
 
-def at_work(airflow: AirflowStandalone, served: ServedBroker) -> tuple[str, str]:
-    """A run whose function is running, and its lease; the task is deferred."""
+def at_work(airflow: AirflowStandalone, served: ServedBroker, *, watched: bool = True) -> tuple[str, str]:
+    """A run whose function is running, and its lease; the task is deferred, and its trigger watches."""
     run = airflow.trigger("gpus", {"seconds": 300})
     until(lambda: airflow.task_states("gpus", run).get("work") == "deferred", 60)
     until(lambda: (view := newest(served, run)) is not None and view.lease.state is LeaseState.RUNNING, 30)
     view = newest(served, run)
     assert view is not None
-    until(lambda: served.client.get(view.lease.id).lease.owner_heard is not None, 30)
+    heard = view.lease.owner_heard or 0
+    if watched:
+        until(lambda: (served.client.get(view.lease.id).lease.owner_heard or 0) > heard + 1, 30)
     return run, view.lease.id
 
 
@@ -96,8 +97,11 @@ def test_a_run_and_a_clear_after_success(airflow: AirflowStandalone, served: Ser
     assert (second.lease.generation, second.lease.resume_from) == (2, None)
 
 
-def test_marked_failed_frees_its_gpus_in_seconds(airflow: AirflowStandalone, served: ServedBroker) -> None:
-    run, lease = at_work(airflow, served)
+@pytest.mark.parametrize("watched", [True, False], ids=["trigger runs", "trigger waits"])
+def test_marked_failed_frees_its_gpus_in_seconds(
+    airflow: AirflowStandalone, served: ServedBroker, watched: bool
+) -> None:
+    run, lease = at_work(airflow, served, watched=watched)
     airflow.mark("gpus", run, "work", "failed")
     # The trigger is cancelled within its heartbeat; then the unwatch grace (3 s here), and the agent.
     assert until(lambda: served.client.get(lease).lease.state is LeaseState.ENDED, 30) < 20
@@ -106,7 +110,7 @@ def test_marked_failed_frees_its_gpus_in_seconds(airflow: AirflowStandalone, ser
 
 def test_an_operators_release_fails_the_task(airflow: AirflowStandalone, served: ServedBroker) -> None:
     run, lease = at_work(airflow, served)
-    served.client.release(lease, "an operator needs the GPU", "one")
+    served.client.release(lease, "an operator needs the GPU", lease)
     assert airflow.wait_for_run("gpus", run, 60) == "failed"
     assert "an operator needs the GPU" in airflow.task_log("gpus", run, "work")
 

@@ -13,6 +13,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 
 from moorage.airflow import options, report
 from moorage.airflow.hook import MoorageHook
+from moorage.airflow.labels import owner
 from moorage.airflow.links import FleetLink, lease_url
 from moorage.airflow.triggers import LeaseTrigger
 from moorage.api.errors import Denied, MoorageError, NotFound
@@ -130,11 +131,11 @@ class LeasedOperator(BaseOperator):
                 if view.lease.state is not LeaseState.ENDED or view.lease.outcome is Outcome.SUCCEEDED:
                     self.log.info("Found lease %s again: %s", view.lease.id, view.lease.reason)
                     return view
-        live = api.find(owner(context), live=True, limit=1)
+        live = api.find(owner(context["ti"]), live=True, limit=1)
         return live[0] if live else None
 
     def _submit(self, api: LeaseApi, context: Context) -> LeaseView:
-        labels = owner(context)
+        labels = owner(context["ti"])
         last = next(iter(api.find(labels, limit=1)), None)
         now = datetime.now(UTC)
         wanted = self.ask(context, now)
@@ -162,17 +163,6 @@ class LeasedOperator(BaseOperator):
         limit, run = getattr(context["dag"], "dagrun_timeout", None), context["dag_run"]
         whole = run.start_date + limit if limit and run.start_date else None
         return options.earliest(own, whole)
-
-
-def owner(context: Context) -> dict[str, str]:
-    """Labels that name the task instance; neither its id nor its try number, which change with every try."""
-    ti = context["ti"]
-    return {
-        "airflow.dag_id": ti.dag_id,
-        "airflow.run_id": ti.run_id,
-        "airflow.task_id": ti.task_id,
-        "airflow.map_index": str(-1 if ti.map_index is None else ti.map_index),
-    }
 
 
 def client_id(labels: Mapping[str, str], generation: int) -> str:

@@ -26,6 +26,13 @@ class MooragePlugin(AirflowPlugin):
         return [{"app": create_app(), "url_prefix": PREFIX, "name": "Moorage"}]
 
     @cached_property
+    def listeners(self) -> list[Any]:  # type: ignore[override]
+        """Lets a lease go whose task a person marked."""
+        from moorage.airflow import listener
+
+        return [listener]
+
+    @cached_property
     def external_views(self) -> list[dict[str, Any]]:  # type: ignore[override]
         """The menu entry; browsers use these addresses as they are."""
         return [

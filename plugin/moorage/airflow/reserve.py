@@ -12,7 +12,8 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException
 from moorage.airflow import options
 from moorage.airflow.gang import ASKED, GangOperator
 from moorage.airflow.hook import MoorageHook
-from moorage.airflow.leased import TEMPLATED, Ask, client_id, owner
+from moorage.airflow.labels import owner
+from moorage.airflow.leased import TEMPLATED, Ask, client_id
 from moorage.api.errors import MoorageError
 from moorage.core.invalid import Invalid
 from moorage.core.lease import LeaseState
@@ -91,7 +92,7 @@ class GpuReleaseOperator(BaseOperator):
         reason = f"Airflow task {self.task_id} released it"
         try:
             with MoorageHook(self.moorage_conn_id).get_conn() as api:
-                view = api.release(lease, reason, f"{client_id(owner(context), 0)}-{lease}")
+                view = api.release(lease, reason, f"{client_id(owner(context['ti']), 0)}-{lease}")
         except MoorageError as error:
             raise AirflowException(str(error)) from error
         self.log.info("Lease %s is %s: %s", lease, view.lease.state, view.lease.reason)
