@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +17,7 @@ from moorage.core.policy import Policy
 from moorage.testing.served import ServedBroker
 
 _HOME = tempfile.mkdtemp(prefix="moorage-airflow-")
+atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
 os.environ.update(
     AIRFLOW_HOME=_HOME,
     AIRFLOW__CORE__LOAD_EXAMPLES="False",
