@@ -162,3 +162,17 @@ def test_waiting_says_why_or_that_it_was_not_tried() -> None:
     (row,) = fleet_view.build(fleet, operator=False)["queue"]
     assert (row["reason"], row["since"]) == ("not tried yet", "3 h")
     assert fleet_view.build(long_names(), operator=False)["frozen"] is True
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [("3.2", "$3.20"), ("12", "$12.00"), ("1.125", "$1.125"), ("0.0035", "$0.0035"), ("0", "no price")],
+)
+def test_prices_are_whole_cents_at_least(amount: str, shown: str) -> None:
+    assert text.price(Decimal(amount)) == shown
+
+
+def test_a_domain_named_after_its_level_needs_no_second_word() -> None:
+    nodes = (node("a", [None], rack="rack-7"), node("b", [None], rack="r8"))
+    groups = fleet_view.build(replace(demo(), nodes=nodes), operator=False)["groups"]
+    assert sorted(group["title"] for group in groups) == ["rack r8", "rack-7"]

@@ -219,7 +219,8 @@ def _group(path: tuple[tuple[str, str], ...], nodes: list[Mapping[str, Any]]) ->
     level, name = path[-1] if path else ("", "")
     return {
         "id": "/".join(domain for _, domain in path),
-        "title": f"{level} {name}" if path else "no place known",
+        # A domain that is named after its level (rack-7, Rack 7) needs no second word.
+        "title": (name if name.lower().startswith(level.lower()) else f"{level} {name}") if path else "no place known",
         "above": " · ".join(f"{level} {domain}" for level, domain in path[:-1]),
         "gpus": len(kinds),
         "held": kinds.count(Cell.HELD),

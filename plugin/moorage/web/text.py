@@ -27,9 +27,16 @@ def usd(amount: Decimal) -> str:
     return f"${amount:,.2f}" if abs(amount) >= 1 else f"${amount:.4f}"
 
 
+#: Digits that dollars have at least.
+CENTS = 2
+
+
 def price(amount: Decimal) -> str:
     """USD per GPU-hour; a pool without a price has none, rather than a price of zero."""
-    return f"${amount.normalize():f}" if amount else "no price"
+    if not amount:
+        return "no price"
+    exact = f"{amount.normalize():f}"
+    return f"${exact}" if len(exact.partition(".")[2]) > CENTS else f"${amount:.{CENTS}f}"
 
 
 def span(seconds: float) -> str:

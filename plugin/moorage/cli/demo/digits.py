@@ -46,6 +46,8 @@ def play(parts: Parts, screen: Screen, work: Path, source: Path, *, keep: bool) 
     began = time.monotonic()
     stage = set_up(parts, screen, work, source)
     setup_s = time.monotonic() - began
+    screen.say(f"GPU fleet: {stage.airflow.fleet_url} ({stage.airflow.login})")
+    screen.say(f"MLflow:    {stage.mlflow_url}")
     run = stage.airflow.trigger(DAG)
     state = follow_run(stage, run)
     dag_s = time.monotonic() - began - setup_s
@@ -54,9 +56,9 @@ def play(parts: Parts, screen: Screen, work: Path, source: Path, *, keep: bool) 
     values["seconds"] = {"setup": round(setup_s, 1), "dag": round(dag_s, 1)}
     values["peak_memory_bytes"] = memory.stop()
     summary.write(work.parent / "summary.json", values)
-    screen.say(f"\n[bold]GPU fleet[/]  {values['links']['fleet']}  ({stage.airflow.login})")
-    screen.say(f"[bold]MLflow run[/] {values['links']['mlflow_run']}")
-    screen.say(f"[bold]Summary[/]    {work.parent / 'summary.json'}")
+    screen.say(f"\nGPU fleet:  {values['links']['fleet']} ({stage.airflow.login})")
+    screen.say(f"MLflow run: {values['links']['mlflow_run']}")
+    screen.say(f"Summary:    {work.parent / 'summary.json'}")
     if keep:
         services.wait_for_interrupt(parts, screen)
     return state == "success" and all(value is True for value in values["agree"].values())

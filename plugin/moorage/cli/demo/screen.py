@@ -70,7 +70,7 @@ class Screen:
 
     def say(self, text: str) -> None:
         """A line that stays."""
-        self.console.print(text, highlight=False)
+        self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _table(self) -> Table:
         table = Table(box=None, show_header=False, pad_edge=False)
