@@ -85,7 +85,7 @@ RULES: tuple[Callable[[Round, Lease], str | None], ...] = (_beheaded, _never_sta
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Damage:
+class Damage:
     """What a gang holds, by what becomes of it."""
 
     keep: tuple[Allocation, ...]
@@ -104,13 +104,27 @@ class _Damage:
     def going(self) -> int:
         return sum(a.workers for a in self.leaving)
 
+    def wants_more(self, lease: Lease) -> bool:
+        """Too small, though nothing of it is gone or going: its owner raised min above what it was granted."""
+        whole = not (self.dead or self.leaving or _waits_for_repair(lease))
+        return whole and self.kept < lease.request.workers[0]
+
+
+def _waits_for_repair(lease: Lease) -> bool:
+    """Whether its target already does without workers that were lost, and it is short of them since."""
+    target, since = lease.target, lease.short_since
+    if target.why is not Why.REPAIR or target.at is None:
+        return False
+    return lease.state is LeaseState.GRANTED or (since is not None and since <= target.at)
+
 
 def _keep_whole(round_: Round, lease: Lease) -> None:
     """Replace workers that go or went; without a replacement shrink, if min holds; else keep what there is and wait."""
-    damage = _damage(round_, lease)
-    low = lease.request.workers[0]
-    if not (damage.dead or damage.leaving) and damage.kept >= low:
-        return
+    damage = damage_of(round_, lease)
+    low, high = lease.request.workers[0], lease.request.counts[-1]
+    unhurt = not (damage.dead or damage.leaving) and damage.kept >= low
+    if unhurt or damage.wants_more(lease) or damage.kept + damage.going > high:
+        return  # Well, or its owner changed the bounds: that has its own stage.
     if damage.why is Why.NOTICE and _head_leaves(round_, lease):
         return  # The attempt ends with its head: a resize before that would only cost time.
     wanted = damage.going + max(0, low - damage.kept - damage.going)
@@ -146,14 +160,15 @@ def _replace_raylets(round_: Round, lease: Lease) -> None:
     round_.add(Retarget(lease=lease.id, hold=hold, add=add, why=Why.REPAIR, reason=reason))
 
 
-def _damage(round_: Round, lease: Lease) -> _Damage:
+def damage_of(round_: Round, lease: Lease) -> Damage:
+    """What the gang holds now, judged by its target and its nodes."""
     nodes = round_.state.nodes
     holds = workers_of(lease)
     noticed = tuple(a for a in holds if a.node in nodes and nodes[a.node].notice_deadline is not None)
     drained = tuple(a for a in holds if a.node in nodes and nodes[a.node].draining and a not in noticed)
     leaving = (*noticed, *drained)
     live = {a.id for a in lease.live if a.state is not AllocationState.DRAINING}
-    return _Damage(
+    return Damage(
         keep=tuple(a for a in holds if a not in leaving),
         leaving=leaving,
         dead=sum(1 for id_ in lease.target.hold if id_ not in live),
@@ -168,11 +183,11 @@ def _head_leaves(round_: Round, lease: Lease) -> bool:
     return any(node is not None and node.notice_deadline is not None for node in nodes)
 
 
-def _moved(lease: Lease, damage: _Damage, spots: Sequence[Spot], count: int) -> Retarget:
-    add = _made(lease, spots, gang=max(0, lease.request.workers[0] - damage.kept))
+def _moved(lease: Lease, damage: Damage, spots: Sequence[Spot], count: int) -> Retarget:
+    add = made(lease, spots, gang=max(0, lease.request.workers[0] - damage.kept))
     return Retarget(
         lease=lease.id,
-        hold=_hold(lease, damage.keep, add),
+        hold=hold_of_gang(lease, damage.keep, add),
         add=add,
         why=damage.why,
         reason=_moved_because(lease, damage, spots, count),
@@ -183,7 +198,7 @@ def _moved(lease: Lease, damage: _Damage, spots: Sequence[Spot], count: int) -> 
 _BECAUSE = {Why.NOTICE: "a notice", Why.OPERATOR: "the node is drained", Why.REPAIR: "workers were lost"}
 
 
-def _moved_because(lease: Lease, damage: _Damage, spots: Sequence[Spot], count: int) -> str:
+def _moved_because(lease: Lease, damage: Damage, spots: Sequence[Spot], count: int) -> str:
     away = f" from {names(a.node for a in damage.leaving)}" if damage.leaving else ""
     words = _BECAUSE[damage.why]
     if spots:
@@ -194,7 +209,7 @@ def _moved_because(lease: Lease, damage: _Damage, spots: Sequence[Spot], count: 
     return f"{words}: {change}; nothing is free to replace them, and the min is {low}"
 
 
-def _made(lease: Lease, spots: Sequence[Spot], gang: int) -> tuple[Allocation, ...]:
+def made(lease: Lease, spots: Sequence[Spot], gang: int) -> tuple[Allocation, ...]:
     """The first `gang` workers in one allocation per node, as in a grant; the others one by one."""
     inside, outside = [], []
     for spot in spots:
@@ -205,14 +220,15 @@ def _made(lease: Lease, spots: Sequence[Spot], gang: int) -> tuple[Allocation, .
     return numbered(lease, (*whole, *single_workers(lease, outside)))
 
 
-def _hold(lease: Lease, keep: Sequence[Allocation], add: Sequence[Allocation]) -> tuple[str, ...]:
+def hold_of_gang(lease: Lease, keep: Sequence[Allocation], add: Sequence[Allocation]) -> tuple[str, ...]:
+    """Ids of a target: the head of the attempt, and these workers."""
     heads = (a for a in lease.live if a.role is AllocationRole.HEAD and a.epoch == lease.epoch)
     return tuple(a.id for a in (*heads, *keep, *add))
 
 
-def _without_the_dead(lease: Lease, damage: _Damage) -> Retarget:
+def _without_the_dead(lease: Lease, damage: Damage) -> Retarget:
     """No replacement yet: the trainer goes on with, or waits with, what survives."""
-    hold = _hold(lease, (*damage.keep, *damage.leaving), ())
+    hold = hold_of_gang(lease, (*damage.keep, *damage.leaving), ())
     left = damage.kept + damage.going
     reason = f"workers were lost: {left} of at least {lease.request.workers[0]} left, and no replacement is free yet"
     return Retarget(lease=lease.id, hold=hold, add=(), why=Why.REPAIR, reason=reason)

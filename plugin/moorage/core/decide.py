@@ -1,4 +1,4 @@
-"""The whole brain as one pure call: health -> attempts -> stops -> drops -> queue -> elastic."""
+"""The whole brain as one pure call: health -> attempts -> stops -> drops -> queue -> bounds -> elastic."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import datetime
 
 from moorage.core.attempts import attempts
+from moorage.core.bounds import bounds
 from moorage.core.decision import Decisions, Lose
 from moorage.core.drops import drops
 from moorage.core.elastic import elastic
@@ -39,4 +40,4 @@ def health(round_: Round) -> None:
 
 
 #: In this order; each sees what the ones before it decided.
-STAGES: tuple[Callable[[Round], None], ...] = (health, attempts, stops, drops, queue, elastic)
+STAGES: tuple[Callable[[Round], None], ...] = (health, attempts, stops, drops, queue, bounds, elastic)
