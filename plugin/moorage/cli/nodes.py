@@ -71,10 +71,8 @@ def join(
     metrics_port: Annotated[int | None, typer.Option(help="Serve Prometheus metrics on 127.0.0.1:PORT.")] = None,
 ) -> None:
     """Join this host to a broker and run until SIGTERM; jobs outlive the agent and are found again."""
-    try:
-        from moorage.agent import AgentConfig, run
-    except ImportError as error:
-        raise Invalid("moorage agent", error.name, "install it: pip install 'moorage[agent]'") from error
+    from moorage.agent import AgentConfig, run
+
     where = settings.connection(url, read_token(token_file))
     log_to_stderr()
     config = AgentConfig(
@@ -104,10 +102,8 @@ def ray_autoscaler(
     idle_timeout: Annotated[float, typer.Option(help="Seconds after which an idle node is given back.")] = 60.0,
 ) -> None:
     """Lease GPUs for a long-lived Ray head (started with --no-monitor), gang by gang."""
-    try:
-        from moorage.ray.autoscaler import AutoscalerConfig, run
-    except ImportError as error:
-        raise Invalid("moorage ray-autoscaler", error.name, "install it: pip install 'moorage[ray]'") from error
+    from moorage.ray.autoscaler import AutoscalerConfig, run
+
     where = settings.connection(url, read_token(token_file))
     log_to_stderr()
     config = AutoscalerConfig(

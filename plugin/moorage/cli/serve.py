@@ -84,10 +84,8 @@ def bind(host: str, port: int) -> socket.socket:
 
 def open_broker(database: str, policy: Path | None, url: str, mlflow: str | None, standby: bool) -> Broker:
     """Take the writer's lock and read the state."""
-    try:
-        from moorage.broker import Broker
-    except ImportError as error:
-        raise Invalid("moorage serve", error.name, "install the server: pip install 'moorage[server]'") from error
+    from moorage.broker import Broker
+
     first = load_policy(policy) if policy else None
     return Broker.open(database, policy=first, public_url=url, mlflow_uri=mlflow, wait=standby)
 

@@ -294,7 +294,7 @@ def _or_gone(address: str) -> Iterator[None]:
     """Ray raises many kinds of errors when a head is not there, or refuses the token; all mean the same to us."""
     try:
         yield
-    except RayGone:
+    except (RayGone, ImportError):  # Ray that is not installed will not come back by itself.
         raise
     except Exception as error:
         raise RayGone(f"no answer from the Ray head at {address}: {type(error).__name__}: {error}") from error
