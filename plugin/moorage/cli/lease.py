@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
 import io
-import os
+import shlex
 import sys
 import zipfile
 from datetime import UTC, datetime, timedelta
@@ -143,7 +144,7 @@ def run(
         digest = client.put_code(zip_folder(code)) if code else None
         job = Job(kind=JobKind.RAY if ray else JobKind.PROCESS, entrypoint=tuple(command), code=digest)
         call = ids.new_id()
-        owner = {"cli.user": os.environ.get("USER", "unknown"), "cli.call": call}
+        owner = {"cli.user": getpass.getuser(), "cli.command": shlex.join(command)[:200], "cli.call": call}
         view = client.submit(Submission(owner=owner, request=request, job=job, client_id=call))
         show.out.print(f"lease {view.lease.id}: {view.lease.reason or view.lease.state.value}", markup=False)
         if not detach:

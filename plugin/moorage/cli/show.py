@@ -44,8 +44,10 @@ def ago(at: datetime | None) -> str:
 def who(view: LeaseView) -> str:
     """The owner in a few words."""
     owner = view.lease.owner
-    task = [owner[key] for key in ("airflow.dag_id", "airflow.task_id") if key in owner]
-    return ".".join(task) if task else ", ".join(f"{key}={value}" for key, value in owner.items()) or "-"
+    for keys, between in ((("airflow.dag_id", "airflow.task_id"), "."), (("cli.user", "cli.command"), ": ")):
+        if named := [owner[key] for key in keys if key in owner]:
+            return between.join(named)
+    return ", ".join(f"{key}={value}" for key, value in owner.items()) or "-"
 
 
 def size(view: LeaseView) -> str:
