@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ def document(bench: str, rows: Sequence[Row], began: float) -> dict[str, Any]:
         "bench": bench,
         "version": __version__,
         "command": " ".join(["moorage", *sys.argv[1:]]),
+        "date": datetime.now(UTC).date().isoformat(),
         "seconds": round(time.monotonic() - began, 1),
         "machine": {"cpus": os.cpu_count(), "system": platform.system(), "python": platform.python_version()},
         "rows": [{key: value for key, value in asdict(row).items() if value is not None} for row in rows],

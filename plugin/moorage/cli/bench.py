@@ -25,3 +25,15 @@ def broker(out: Out = None, quick: Quick = False) -> None:
     began = time.monotonic()
     rows = bench.run(bench.QUICK if quick else bench.FULL, show.out)
     publish(show.out, document("broker", rows, began), out)
+
+
+@bench_app.command()
+def page(
+    files: Annotated[list[Path], typer.Argument(help="JSON files that benchmarks wrote with --out.")],
+    out: Annotated[Path, typer.Option(help="The page.")] = Path("docs/benchmarks.md"),
+) -> None:
+    """Write the page of results from JSON files."""
+    from moorage.bench.page import page as render
+
+    out.write_text(render(files))
+    show.out.print(f"wrote {out}")
