@@ -99,8 +99,10 @@ def look_at_the_fleet_page(demo: subprocess.Popen[bytes], log: Path) -> None:
 
     url, user, password = found.groups()
     with sync_playwright() as tool, tempfile.TemporaryDirectory() as profile:
+        home = {**os.environ, "HOME": profile, "XDG_CONFIG_HOME": profile, "XDG_CACHE_HOME": profile}
+        size = {"width": 1440, "height": 700}
         browser = tool.chromium.launch_persistent_context(
-            profile, executable_path=CHROMIUM, args=FLAGS, headless=True, viewport={"width": 1440, "height": 700}
+            profile, executable_path=CHROMIUM, args=FLAGS, headless=True, env=home, viewport=size
         )
         page = browser.pages[0]
         page.set_default_timeout(60_000)

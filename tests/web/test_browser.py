@@ -75,8 +75,11 @@ def site() -> Iterator[str]:
 def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[object]:
     PICTURES.mkdir(parents=True, exist_ok=True)
     with sync_api.sync_playwright() as play:
+        profile = tmp_path_factory.mktemp("chromium")
+        # Crash reports would go to the home folder.
+        home = {**os.environ, "HOME": str(profile), "XDG_CONFIG_HOME": str(profile), "XDG_CACHE_HOME": str(profile)}
         context = play.chromium.launch_persistent_context(
-            tmp_path_factory.mktemp("chromium"), executable_path=CHROMIUM, args=FLAGS, headless=True
+            profile, executable_path=CHROMIUM, args=FLAGS, headless=True, env=home
         )
         context.set_default_timeout(15_000)
         yield context
