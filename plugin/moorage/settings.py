@@ -37,7 +37,7 @@ def connection(url: str | None = None, token: str | None = None) -> Connection:
     """Arguments first, then MOORAGE_URL, MOORAGE_TOKEN, MOORAGE_TOKEN_FILE.
 
     Raises:
-        Invalid: MOORAGE_TOKEN_FILE names a file that cannot be read.
+        Invalid: MOORAGE_TOKEN_FILE names a file that cannot be read, or is empty.
     """
     return Connection(url or os.environ.get(URL) or DEFAULT_URL, token or os.environ.get(TOKEN) or _token_from_file())
 
@@ -47,6 +47,11 @@ def _token_from_file() -> str | None:
     if not path:
         return None
     try:
-        return Path(path).read_text().strip()
+        token = Path(path).read_text().strip()
     except OSError as error:
         raise Invalid(TOKEN_FILE, path, f"name a file that can be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise Invalid(TOKEN_FILE, path, "name a text file; this one is not UTF-8") from error
+    if not token:
+        raise Invalid(TOKEN_FILE, path, "it is empty; write a token into it")
+    return token

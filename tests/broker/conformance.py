@@ -25,7 +25,7 @@ from moorage.api.values import EventKind, LeaseView, Submission, Want
 from moorage.core.job import DoneWhen, Evidence, Job, JobKind, Phase, Progress
 from moorage.core.lease import AllocationRole, AllocationState, LeaseState, Outcome
 from moorage.core.policy import Policy, Pool
-from moorage.core.request import Request
+from moorage.core.request import Request, Topology
 
 OPERATOR = Principal(name="olga", role=Role.OPERATOR)
 VIEWER = Principal(name="vera", role=Role.VIEWER)
@@ -658,6 +658,8 @@ def what_if_changes_nothing(world: World) -> None:
     assert told.fits
     assert sorted(told.placement) == ["n1"]
     assert not world.owner.what_if(Request(gpus_per_worker=8)).ever
+    with pytest.raises(Invalid, match="name one of the fleet's levels"):
+        world.owner.what_if(Request(topology=Topology(required="galaxy")))
     assert not list(world.operator.find({}))
 
 

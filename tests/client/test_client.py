@@ -148,9 +148,17 @@ def test_another_server_is_not_taken_for_a_broker() -> None:
         client.fleet()
 
 
-def test_an_address_that_is_none() -> None:
+@pytest.mark.parametrize("url", ["127.0.0.1:8740", "http://", "ftp://host", ""])
+def test_an_address_that_is_none(url: str) -> None:
     with pytest.raises(Invalid, match=r"give an address like http://127\.0\.0\.1:8740"):
-        Client("127.0.0.1:8740", None)
+        Client(url, None)
+
+
+@pytest.mark.parametrize("token", ["", "two words", "two\nlines", "grün"])
+def test_what_cannot_be_a_token_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(Invalid, match="give the one word that") as error:
+        Client("http://127.0.0.1:9", token)
+    assert not token or token not in str(error.value)
 
 
 # --- lost replies

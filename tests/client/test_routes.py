@@ -88,6 +88,12 @@ def test_what_is_wrong_is_named(method: str, query: dict[str, str], content: byt
     assert error.value.field == field
 
 
+@pytest.mark.parametrize("lease", ["", ".", ".."])
+def test_what_cannot_be_in_a_path_is_refused(lease: str) -> None:
+    with pytest.raises(Invalid, match=r"lease=.*: must not be empty"):
+        BY_METHOD["explain"].outgoing({"lease": lease})
+
+
 def test_a_job_is_carried_whole() -> None:
     job = Job(entrypoint=("python", "x.py"), env={"A": "b"}, max_retries=2)
     assert carried("run", lease="l", job=job, client_id="c")["job"] == job

@@ -222,7 +222,7 @@ SENTENCES = [
         "nothing in any rack",
         fleet(node("a", 4), node("b", 4)),
         request(2, gpus=4, required="rack"),
-        "2 x 4 GPUs in one rack: no rack has a free GPU that qualifies",
+        "2 x 4 GPUs in one rack: no rack has room for a worker now",
     ),
     (
         "spot for one who wants it steadier",

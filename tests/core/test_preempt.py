@@ -48,7 +48,7 @@ def test_a_plan_that_cannot_finish_touches_nobody() -> None:
     _, answer = step(full(1, 9, 1, 9).with_leases(urgent(2, required="rack")))
     assert of_kind(answer, Retry, Claim) == []
     assert of_kind(answer, Hold)[0].reason == (
-        "2 x 4 GPUs in one rack: no rack has a free GPU that qualifies; 4 nodes are busy"
+        "2 x 4 GPUs in one rack: no rack has room for a worker now; 4 nodes are busy"
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from web_server import served, who
@@ -79,6 +80,18 @@ def test_a_watch_ends_at_its_timeout(url: str, operator: Client) -> None:
     started = time.monotonic()
     assert operator.watch(lease, "w", since=revision + 1000, timeout=0.5).lease.id == lease
     assert 0.4 < time.monotonic() - started < 0.5 + PROMPT_S
+
+
+def test_who_follows_a_log_learns_of_the_end_at_once(url: str, operator: Client) -> None:
+    """Also of a log in which nothing ever stood."""
+    settled(operator, submit(operator))
+    lease = submit(operator, "waits")
+    with ThreadPoolExecutor(1) as pool:
+        told = pool.submit(operator.logs, lease, 0, 20)
+        late(0.3, lambda: operator.release(lease, "a test", new_id()))
+        started = time.monotonic()
+        assert told.result(timeout=20).end
+    assert 0.2 < time.monotonic() - started < 0.3 + PROMPT_S
 
 
 def test_orders_events_and_logs_come_when_they_are_there(url: str, operator: Client) -> None:

@@ -99,7 +99,7 @@ class LeaseApi(Protocol):
         ...
 
     def what_if(self, request: Request) -> Explanation:
-        """Where this request would go now. Changes nothing."""
+        """Where this request would go now. Changes nothing. `Invalid` for a level that is unknown or a time past."""
         ...
 
 

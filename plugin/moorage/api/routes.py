@@ -91,8 +91,11 @@ class Route:
         return _parameters(self.method)[name].default is inspect.Parameter.empty
 
     def outgoing(self, arguments: Mapping[str, Any]) -> Outgoing:
-        """The request of a call."""
+        """The request of a call. Raises `Invalid` if an argument cannot be a part of a path."""
         kinds = self.kinds
+        for name in self.in_path:
+            if arguments[name] in ("", ".", ".."):
+                raise Invalid(name, arguments[name], "must not be empty")
         path = self.path.format_map({name: quote(str(arguments[name]), safe="") for name in self.in_path})
         query = {
             name: _to_query(arguments[name], kinds[name]) for name in self.in_query if arguments.get(name) is not None

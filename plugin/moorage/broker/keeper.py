@@ -100,6 +100,8 @@ class Keeper:
             memory.index(old, new)
         memory.forget(done.ended)
         topics = {f"lease:{new.id}" for _, new in done.leases}
+        # The end of a lease is the end of its log: who follows it learns so at once.
+        topics |= {f"log:{lease.id}" for lease in done.ended}
         topics |= self.refresh_orders(ordered)
         if done.leases or done.nodes:
             memory.version += 1

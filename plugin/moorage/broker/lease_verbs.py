@@ -19,7 +19,7 @@ from moorage.broker import reads, schema
 from moorage.broker.draft import Draft
 from moorage.broker.keeper import Keeper
 from moorage.broker.store import owner_key, stamp
-from moorage.core.admit import admit
+from moorage.core.admit import admit, possible
 from moorage.core.decision import Drop, Stop
 from moorage.core.job import Job, JobKind
 from moorage.core.lease import Lease, LeaseState, Outcome
@@ -129,7 +129,8 @@ class LeaseVerbs:
             if found.state is LeaseState.STOPPING:
                 raise Conflict(f"lease {lease} is stopping")
             request = replace(found.request, workers=(workers[0], workers[1]))
-            admit(request, found.job, draft.state, draft.policy, draft.now)
+            # A deadline steers and never stops: past it, the size may still be changed.
+            admit(replace(request, deadline=None), found.job, draft.state, draft.policy, draft.now)
             draft.put(replace(found, request=request))
             draft.tell(EventKind.NOTE, f"{who.name} changed workers to {workers[0]}..{workers[1]}", lease)
             return lease
@@ -244,12 +245,12 @@ class LeaseVerbs:
     def ledger(self, _who: Principal, lease: str) -> Sequence[Segment]:
         return reads.segments(self._keeper.store, [lease])
 
-    def explain(self, who: Principal, lease: str) -> Explanation:
+    def explain(self, _who: Principal, lease: str) -> Explanation:
         keeper = self._keeper
         row = keeper.row(lease)
         found = row.lease
         if found.state is LeaseState.QUEUED:
-            asked = self.what_if(who, found.request)
+            asked = self._now(found.request)
             return replace(asked, sentence=found.reason or asked.sentence)
         if found.state is LeaseState.ENDED:
             return Explanation(fits=False, ever=True, sentence=f"{found.outcome}: {found.reason}")
@@ -258,6 +259,13 @@ class LeaseVerbs:
         )
 
     def what_if(self, _who: Principal, request: Request) -> Explanation:
+        with self._keeper.lock:
+            policy, now = self._keeper.memory.policy, self._keeper.now()
+        possible(request, policy, now)
+        return self._now(request)
+
+    def _now(self, request: Request) -> Explanation:
+        """Also of a request that waits already and whose deadline has passed meanwhile."""
         keeper = self._keeper
         with keeper.lock:
             state, policy, now = keeper.memory.state, keeper.memory.policy, keeper.now()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -35,15 +36,22 @@ def base_url(url: str) -> str:
     Raises:
         Invalid: it is not an http or https address.
     """
-    if not url.startswith(("http://", "https://")):
+    scheme, _, rest = url.partition("://")
+    if scheme not in ("http", "https") or not rest.strip("/"):
         raise Invalid("url", url, "give an address like http://127.0.0.1:8740")
     return url.rstrip("/")
 
 
 def headers(token: str | None, act_for: str | None) -> dict[str, str]:
-    """Headers of every call; never logged."""
+    """Headers of every call; never logged.
+
+    Raises:
+        Invalid: the token could not be a token; it is not shown.
+    """
     sent = {HEADER: __version__, "User-Agent": f"moorage/{__version__}"}
     if token is not None:
+        if not (token.isascii() and token.isprintable() and token and " " not in token):
+            raise Invalid("token", "(not shown)", "give the one word that `moorage token create` printed")
         sent["Authorization"] = f"Bearer {token}"
     if act_for is not None:
         sent[ACT_FOR] = quote(act_for, safe="")
@@ -130,6 +138,8 @@ def why(error: httpx.TransportError) -> str:
     """What went wrong in the words of the operating system where it knows: ``connection refused``."""
     cause: BaseException | None = error
     while cause is not None:
+        if isinstance(cause, socket.gaierror):
+            return "its name cannot be resolved"
         if isinstance(cause, OSError) and cause.errno is not None and cause.errno in errno.errorcode:
             return os.strerror(cause.errno).lower()
         cause = cause.__cause__ or cause.__context__

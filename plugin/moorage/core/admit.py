@@ -29,12 +29,23 @@ def admit(request: Request, job: Job | None, state: State, policy: Policy, now: 
     Raises:
         Invalid: the request can never be granted on this fleet, or is already over.
     """
-    _levels(request, policy)
-    _times(request, job, now)
+    possible(request, policy, now)
+    if job is None and request.stop_at is None:
+        raise Invalid("stop_at", None, "a lease without a job needs a time at which it is stopped")
     if state.nodes:
         _models(request, state)
         _largest(request, state)
         _ever(request, job, state, policy)
+
+
+def possible(request: Request, policy: Policy, now: datetime) -> None:
+    """Refuse what can be right on no fleet.
+
+    Raises:
+        Invalid: a topology level that policy does not know, or a time that is over.
+    """
+    _levels(request, policy)
+    _times(request, now)
 
 
 def _levels(request: Request, policy: Policy) -> None:
@@ -44,12 +55,10 @@ def _levels(request: Request, policy: Policy) -> None:
             raise Invalid(field, level, f"name one of the fleet's levels: {', '.join(policy.level_names)}")
 
 
-def _times(request: Request, job: Job | None, now: datetime) -> None:
+def _times(request: Request, now: datetime) -> None:
     for field, at in (("deadline", request.deadline), ("stop_at", request.stop_at)):
         if at is not None and at <= now:
             raise Invalid(field, at.isoformat(), f"give a time in the future; it is {now.isoformat()}")
-    if job is None and request.stop_at is None:
-        raise Invalid("stop_at", None, "a lease without a job needs a time at which it is stopped")
 
 
 def _models(request: Request, state: State) -> None:

@@ -60,7 +60,7 @@ def _clause(reason: Reason, workers: int) -> str:
     facts = reason.facts
     match reason.code:
         case Code.TOPOLOGY if not facts["largest"]:
-            return f"no {facts['level']} has a free GPU that qualifies"
+            return f"no {facts['level']} has room for a worker now"
         case Code.TOPOLOGY:
             return f"largest free {facts['level']} is {facts['largest']} with {facts['free']}"
         case Code.TOO_SMALL:

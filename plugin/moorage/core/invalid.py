@@ -23,4 +23,4 @@ class Invalid(ValueError):
 def require_aware(field: str, at: object) -> None:
     """Refuse a naive datetime: a deadline without a zone means another hour on another machine."""
     if at is not None and getattr(at, "tzinfo", None) is None:
-        raise Invalid(field, at, "give a time with a time zone, for example 2026-11-30T20:00:00+00:00")
+        raise Invalid(field, str(at), "give a time with a time zone, for example 2026-11-30T20:00:00+00:00")

@@ -58,7 +58,7 @@ class Job:
         if self.kind is JobKind.RAYLET:
             if not self.head:
                 raise Invalid("job.head", self.head, "name the address of the Ray head to join")
-        elif not self.entrypoint:
+        elif not (self.entrypoint and self.entrypoint[0].strip()):
             raise Invalid("job.entrypoint", self.entrypoint, "name a command, for example ('python', 'train.py')")
         if self.max_retries < 0:
             raise Invalid("job.max_retries", self.max_retries, "must not be negative")

@@ -84,7 +84,7 @@ class Request:
             raise Invalid("memory_per_worker", self.memory_per_worker, "must not be negative")
         if self.multiple_of < 1:
             raise Invalid("multiple_of", self.multiple_of, "must be at least 1")
-        if self.budget_usd is not None and self.budget_usd <= 0:
+        if self.budget_usd is not None and not (self.budget_usd.is_finite() and self.budget_usd > 0):
             raise Invalid("budget_usd", str(self.budget_usd), "give a positive amount of dollars, or none for no limit")
         require_aware("deadline", self.deadline)
         require_aware("stop_at", self.stop_at)
