@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from moorage import __version__
-from moorage.cli import bench, config, demo, lease, nodes, operate, place, serve, token
+from moorage.cli import bench, config, demo, lease, nodes, operate, place, run, serve, token
 
 app = typer.Typer(
     help="Moorage leases GPUs.",
@@ -42,7 +42,7 @@ app.command("queue")(lease.queue)
 app.command("explain")(lease.explain)
 app.command("logs")(lease.logs)
 app.command("release")(lease.release)
-app.command("run")(lease.run)
+app.command("run")(run.run)
 app.command("place")(place.place)
 app.command("drain")(operate.drain)
 app.command("cordon")(operate.cordon)

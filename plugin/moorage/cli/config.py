@@ -10,8 +10,9 @@ import typer
 
 from moorage.api import codec, ids
 from moorage.api.errors import Invalid
+from moorage.api.values import PolicyRevision
 from moorage.cli import show
-from moorage.cli.connect import TokenFile, Url, connect
+from moorage.cli.connect import Json, TokenFile, Url, connect, read_text
 from moorage.core.policy import Policy
 
 config_app = typer.Typer(help="Policy: apply, show, history.", no_args_is_help=True)
@@ -20,15 +21,9 @@ config_app = typer.Typer(help="Policy: apply, show, history.", no_args_is_help=T
 def load_policy(path: Path) -> Policy:
     """The policy of a TOML file. Raises `Invalid` with the key that is wrong."""
     try:
-        values = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise Invalid("policy", str(path), f"name a file that can be read ({error.strerror})") from error
+        values = tomllib.loads(read_text("policy", path))
     except tomllib.TOMLDecodeError as error:
         raise Invalid("policy", str(path), f"write valid TOML ({error})") from error
-    known = set(Policy.__dataclass_fields__)
-    for key in values:
-        if key not in known:
-            raise Invalid(f"policy.{key}", values[key], f"no such key; known: {', '.join(sorted(known))}")
     return codec.build(Policy, values)
 
 
@@ -53,10 +48,13 @@ def show_(url: Url = None, token_file: TokenFile = None) -> None:
 
 
 @config_app.command()
-def history(url: Url = None, token_file: TokenFile = None) -> None:
-    """Stored revisions."""
+def history(url: Url = None, token_file: TokenFile = None, json: Json = False) -> None:
+    """Stored revisions, oldest first."""
     with connect(url, token_file) as client:
-        revisions = client.policy_history()
+        revisions = list(client.policy_history())
+    if json:
+        show.print_json(revisions, list[PolicyRevision])
+        return
     show.out.print(
         show.table((">REVISION", "AGE", "WHO"), ((str(r.revision), show.ago(r.at), r.who) for r in revisions))
     )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import re
 import signal
 import socket
 import threading
@@ -13,8 +15,8 @@ from typing import Annotated
 import typer
 
 from moorage import settings
-from moorage.api.errors import Invalid
-from moorage.cli.connect import TokenFile, Url, read_token
+from moorage.api.errors import Invalid, Unavailable
+from moorage.cli.connect import TokenFile, Url, connection
 
 agent_app = typer.Typer(
     help="Run on a GPU host: report it, and start and stop what the broker says.", no_args_is_help=True
@@ -52,6 +54,18 @@ def parse_labels(labels: list[str], rack: str | None) -> dict[str, str]:
     return made
 
 
+def check_token(url: str, token: str | None, node: str) -> None:
+    """Refuse a token that may not speak for the node. A broker that is away is no reason: the agent waits for it.
+
+    Raises:
+        Denied: as the broker said it.
+    """
+    from moorage.client import Client
+
+    with Client(url, token, retry_for=0) as client, contextlib.suppress(Unavailable):
+        client.orders(node, 0, 0)
+
+
 @agent_app.command()
 def join(
     url: Annotated[str, typer.Argument(help="The broker.")] = settings.DEFAULT_URL,
@@ -73,8 +87,7 @@ def join(
     """Join this host to a broker and run until SIGTERM; jobs outlive the agent and are found again."""
     from moorage.agent import AgentConfig, run
 
-    where = settings.connection(url, read_token(token_file))
-    log_to_stderr()
+    where = connection(url, token_file)
     config = AgentConfig(
         url=where.url,
         token=where.token,
@@ -89,6 +102,8 @@ def join(
         azure_url=azure_url,
         metrics_port=metrics_port,
     )
+    check_token(config.url, config.token, config.node)
+    log_to_stderr()
     run(config, stop_on_signals())
 
 
@@ -104,7 +119,9 @@ def ray_autoscaler(
     """Lease GPUs for a long-lived Ray head (started with --no-monitor), gang by gang."""
     from moorage.ray.autoscaler import AutoscalerConfig, run
 
-    where = settings.connection(url, read_token(token_file))
+    if not re.fullmatch(r".+:\d{1,5}", address):
+        raise Invalid("address", address, "give host:port of the Ray head, for example 10.0.0.5:6379")
+    where = connection(url, token_file)
     log_to_stderr()
     config = AutoscalerConfig(
         address=address,

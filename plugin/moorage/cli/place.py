@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json as json_module
 import tomllib
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,8 @@ import typer
 from moorage.api import codec
 from moorage.api.errors import Invalid
 from moorage.cli import show
-from moorage.cli.connect import Json, TokenFile, Url, connect
+from moorage.cli.connect import Json, TokenFile, Url, connect, read_text
+from moorage.cli.run import parse_workers
 from moorage.core.request import Request
 
 
@@ -29,7 +31,7 @@ def place(
     if json:
         show.print_json(answer)
     else:
-        show.out.print(answer.sentence, markup=False)
+        show.out.print(answer.sentence, markup=False, soft_wrap=True)
         if answer.placement:
             rows = ((node, ", ".join(map(str, gpus)) or "-") for node, gpus in answer.placement.items())
             show.out.print(show.table(("NODE", "GPUS"), rows))
@@ -38,28 +40,27 @@ def place(
 
 def read(path: Path) -> dict[str, Any]:
     """The file's mapping by its ending. Raises `Invalid`."""
+    parse = PARSERS.get(path.suffix)
+    if parse is None:
+        raise Invalid("request", str(path), f"use one of the endings {', '.join(PARSERS)}")
+    text = read_text("request", path)
     try:
-        text = path.read_text()
-    except OSError as error:
-        raise Invalid("request", str(path), f"name a file that can be read ({error.strerror})") from error
-    try:
-        values = _parse(path.suffix, text)
+        values = parse(text)
     except ValueError as error:
-        raise Invalid("request", str(path), f"write valid {path.suffix.lstrip('.')} ({error})") from error
+        # YAML's errors have lines; ours is one sentence.
+        why = " ".join(str(error).split())
+        raise Invalid("request", str(path), f"write valid {path.suffix.lstrip('.').upper()} ({why})") from error
     if not isinstance(values, dict):
         raise Invalid("request", str(path), "write a mapping, for example workers: [1, 4]")
+    return with_bounds(values)
+
+
+def with_bounds(values: dict[str, Any]) -> dict[str, Any]:
+    """One number of workers, or ``"1..4"``, as a pair."""
+    workers = values.get("workers")
+    if isinstance(workers, int | str):
+        return {**values, "workers": parse_workers(str(workers))}
     return values
-
-
-def _parse(suffix: str, text: str) -> Any:
-    match suffix:
-        case ".json":
-            return json_module.loads(text)
-        case ".toml":
-            return tomllib.loads(text)
-        case ".yaml" | ".yml":
-            return _yaml(text)
-    raise ValueError(f"unknown ending {suffix!r}; use .toml, .json or .yaml")
 
 
 def _yaml(text: str) -> Any:
@@ -71,3 +72,12 @@ def _yaml(text: str) -> Any:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
+
+
+#: Ending -> what reads it.
+PARSERS: Mapping[str, Callable[[str], Any]] = {
+    ".toml": tomllib.loads,
+    ".json": json_module.loads,
+    ".yaml": _yaml,
+    ".yml": _yaml,
+}

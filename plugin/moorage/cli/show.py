@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -11,8 +13,20 @@ from rich.table import Table
 
 from moorage.api import codec
 from moorage.api.values import Fleet, LeaseView, NodeView
+from moorage.core.lease import Lease, LeaseState
 
-out = Console()
+#: Columns where nobody looks: tables in a pipe or a file are not folded.
+WIDE = 400
+
+
+def console(*, stderr: bool = False) -> Console:
+    """As wide as the terminal, or as COLUMNS says; else wide."""
+    stream = sys.stderr if stderr else sys.stdout
+    folds = stream.isatty() or "COLUMNS" in os.environ
+    return Console(stderr=stderr, width=None if folds else WIDE)
+
+
+out, err = console(), console(stderr=True)
 
 
 def print_json(value: object, kind: Any = None) -> None:
@@ -20,11 +34,20 @@ def print_json(value: object, kind: Any = None) -> None:
     out.print_json(codec.dumps(value, kind).decode())
 
 
+#: Columns that are copied or compared, so that they never fold.
+UNBROKEN = frozenset({"LEASE", "TEAM", "STATE", ">WORKERS", ">STEP", ">LOSS", ">SPENT", "SINCE", "ID", "NODE"})
+
+
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None) -> Table:
     """A plain table; columns that start with ``>`` are right-aligned."""
     made = Table(*[], title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        made.add_column(column.lstrip(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
+        made.add_column(
+            column.lstrip(">"),
+            justify="right" if column.startswith(">") else "left",
+            overflow="fold",
+            no_wrap=column in UNBROKEN,
+        )
     for row in rows:
         made.add_row(*row)
     return made
@@ -63,17 +86,20 @@ def short(lease: str) -> str:
 
 
 def lease_table(views: Iterable[LeaseView], *, title: str | None = None) -> Table:
-    """Leases, one a row."""
+    """Leases, one a row. Steps and losses only where a job told some."""
+    views = list(views)
+    trains = any(view.lease.progress is not None for view in views)
+    columns = ("LEASE", "OWNER", "TEAM", "STATE", ">WORKERS", *((">STEP", ">LOSS") if trains else ()))
     return table(
-        ("LEASE", "OWNER", "TEAM", "STATE", ">WORKERS", ">STEP", ">LOSS", ">SPENT", "SINCE", "REASON"),
-        (_lease_row(view) for view in views),
+        (*columns, ">SPENT", "SINCE", "REASON"),
+        ([cell for cell in _lease_row(view, trains) if cell is not None] for view in views),
         title=title,
     )
 
 
-def _lease_row(view: LeaseView) -> tuple[str, ...]:
+def _lease_row(view: LeaseView, trains: bool) -> tuple[str | None, ...]:
     lease, progress = view.lease, view.lease.progress
-    state = lease.state.value if lease.outcome is None else f"{lease.state.value}: {lease.outcome.value}"
+    state = _state(lease)
     step = "-" if progress is None or progress.step is None else str(progress.step)
     loss = "-" if progress is None or progress.loss is None else f"{progress.loss:.4f}"
     spent = f"${view.cost.total_usd:.2f}"
@@ -83,12 +109,19 @@ def _lease_row(view: LeaseView) -> tuple[str, ...]:
         lease.team,
         state,
         size(view),
-        step,
-        loss,
+        step if trains else None,
+        loss if trains else None,
         spent,
         ago(lease.submitted_at),
         lease.reason,
     )
+
+
+def _state(lease: Lease) -> str:
+    """An ended lease's outcome says it all."""
+    if lease.outcome is None:
+        return lease.state.value
+    return lease.outcome.value if lease.state is LeaseState.ENDED else f"{lease.state.value}: {lease.outcome.value}"
 
 
 def node_table(nodes: Iterable[NodeView]) -> Table:
@@ -112,6 +145,11 @@ def node_table(nodes: Iterable[NodeView]) -> Table:
     )
 
 
+def counted(number: int, what: str) -> str:
+    """For example ``1 lease``."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def print_fleet(fleet: Fleet) -> None:
     """Nodes, leases and queue."""
     if not fleet.nodes:
@@ -121,7 +159,9 @@ def print_fleet(fleet: Fleet) -> None:
     held = sum(1 for view in fleet.nodes for use in view.gpus if use.lease)
     total = sum(len(view.gpus) for view in fleet.nodes)
     frozen = " · disruption is frozen" if fleet.frozen else ""
-    out.print(f"\n{held} of {total} GPUs held · {len(fleet.leases)} leases · {len(fleet.queue)} queued{frozen}\n")
+    out.print(
+        f"\n{held} of {total} GPUs held · {counted(len(fleet.leases), 'lease')} · {len(fleet.queue)} queued{frozen}\n"
+    )
     if fleet.leases:
         out.print(lease_table(fleet.leases, title="Leases"))
     if fleet.queue:

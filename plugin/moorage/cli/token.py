@@ -7,8 +7,9 @@ from typing import Annotated
 import typer
 
 from moorage.api.auth import Role
+from moorage.api.values import TokenView
 from moorage.cli import show
-from moorage.cli.connect import TokenFile, Url, connect
+from moorage.cli.connect import Json, TokenFile, Url, connect
 
 token_app = typer.Typer(help="Tokens: create, list, revoke.", no_args_is_help=True)
 
@@ -30,10 +31,13 @@ def create(
 
 
 @token_app.command("list")
-def list_(url: Url = None, token_file: TokenFile = None) -> None:
+def list_(url: Url = None, token_file: TokenFile = None, json: Json = False) -> None:
     """Tokens without their secrets."""
     with connect(url, token_file) as client:
-        views = client.tokens()
+        views = list(client.tokens())
+    if json:
+        show.print_json(views, list[TokenView])
+        return
     rows = (
         (
             view.id,
