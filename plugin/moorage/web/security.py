@@ -71,7 +71,7 @@ class Bearer:
     def _session(self, request: Request) -> Session:
         session = self._sessions.get(request.cookies.get(COOKIE, ""))
         if session is None or session.until < time.monotonic():
-            raise Denied("no token: set MOORAGE_TOKEN or MOORAGE_TOKEN_FILE (in HTTP: Authorization: Bearer), or log in")
+            raise Denied("no token: set MOORAGE_TOKEN or MOORAGE_TOKEN_FILE (HTTP: Authorization: Bearer), or log in")
         return session
 
 
