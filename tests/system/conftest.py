@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import signal
 import sqlite3
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -19,8 +20,9 @@ import pytest
 from rich.console import Console
 
 from moorage.agent import NODE_MARK
+from moorage.agent.names import ALLOCATION_MARK, HOME_MARK
 from moorage.api.ids import new_id
-from moorage.api.values import LeaseView, Submission
+from moorage.api.values import Event, EventKind, LeaseView, Submission
 from moorage.cli.demo import services
 from moorage.cli.demo.guard import carries, sweep
 from moorage.cli.demo.parts import Part, Parts
@@ -70,12 +72,19 @@ class Fleet:
         """The same command again."""
         return self.parts.start(Part(part.name, part.argv, part.log, part.healthy, part.env, part.limit_s))
 
-    def train(self, *args: str, workers: tuple[int, int] = (1, 4), name: str = "train") -> LeaseView:
-        """Submit the example training job."""
-        code = self.client.put_code(zipped(JOBS))
+    def train(
+        self,
+        *args: str,
+        workers: tuple[int, int] = (1, 4),
+        name: str = "train",
+        script: str = "train_digits.py",
+        more: Mapping[str, str] | None = None,
+    ) -> LeaseView:
+        """Submit the example training job; or another `script`, whose text is in `more` (file name -> text)."""
+        code = self.client.put_code(zipped(JOBS, more or {}))
         job = Job(
             kind=JobKind.RAY,
-            entrypoint=("python", "train_digits.py", *args),
+            entrypoint=("python", script, *args),
             code=code,
             done_when=DoneWhen.MARKER,
             max_retries=0,
@@ -115,6 +124,22 @@ class Fleet:
             if words in " ".join(process.info["cmdline"] or ()) and carries(process, NODE_MARK, node)
         ]
 
+    def processes_of(self, lease: str, words: str) -> list[psutil.Process]:
+        """Processes of one lease, on whatever node, whose command line contains `words`."""
+        return [
+            process
+            for process in psutil.process_iter(["cmdline"])
+            if words in " ".join(process.info["cmdline"] or ())
+            and mark_of(process, ALLOCATION_MARK).rpartition(".")[0] == lease
+        ]
+
+    def journal(self, lease: str, *kinds: EventKind) -> list[Event]:
+        """All rows of these kinds about a lease, oldest first."""
+        told: list[Event] = []
+        while page := self.client.events(told[-1].seq if told else 0, lease=lease):
+            told.extend(page)
+        return [event for event in told if event.kind in kinds]
+
     def rows(self, query: str) -> list[tuple[Any, ...]]:
         with sqlite3.connect(f"file:{self.broker.database}?mode=ro", uri=True, timeout=10) as connection:
             return connection.execute(query).fetchall()
@@ -123,7 +148,7 @@ class Fleet:
         """No allocation holds a GPU, no process of a lease runs, and no GPU was ever held twice."""
         eventually(lambda: not self.rows("SELECT * FROM gpu_hold"), limit_s, "all GPUs free")
         assert self.rows("SELECT id FROM allocation WHERE state <> 'freed'") == []
-        eventually(lambda: not left_over(), limit_s, f"no process of a lease left: {left_over()}")
+        eventually(lambda: not [*left_over(self.work)], limit_s, f"none left of {shown(left_over(self.work))}")
         self.assert_never_granted_twice()
 
     def assert_never_granted_twice(self) -> None:
@@ -137,24 +162,37 @@ class Fleet:
             assert all(one[1] <= two[0] for one, two in pairwise(ordered)), ordered
 
 
-def left_over() -> list[str]:
-    """Command lines of processes that some agent of the demo's nodes started."""
-    names = {node.name for node in services.NODES}
-    found = []
+def left_over(work: Path) -> Iterator[psutil.Process]:
+    """Living processes that some agent of this fleet started."""
     for process in psutil.process_iter(["status"]):
-        if process.info["status"] != psutil.STATUS_ZOMBIE and any(carries(process, NODE_MARK, name) for name in names):
-            try:
-                found.append(" ".join(process.cmdline())[:120])
-            except psutil.Error:
-                continue
+        if process.info["status"] != psutil.STATUS_ZOMBIE and mark_of(process, HOME_MARK).startswith(f"{work}/"):
+            yield process
+
+
+def shown(processes: Iterable[psutil.Process]) -> list[str]:
+    """Their command lines, shortened."""
+    found = []
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            found.append(" ".join(process.cmdline())[:120])
     return found
 
 
-def zipped(folder: Path) -> bytes:
+def mark_of(process: psutil.Process, name: str) -> str:
+    """What an agent marked the process with; "" if nothing, or if that cannot be read."""
+    try:
+        return str(process.environ().get(name, ""))
+    except (psutil.Error, OSError):
+        return ""
+
+
+def zipped(folder: Path, more: Mapping[str, str] | None = None) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for path in sorted(folder.glob("*.py")):
             archive.write(path, path.name)
+        for name, text in (more or {}).items():
+            archive.writestr(name, text)
     return buffer.getvalue()
 
 
@@ -173,3 +211,7 @@ def fleet(tmp_path: Path) -> Iterator[Fleet]:
             if part.process is not None and part.process.poll() is None:
                 part.process.send_signal(signal.SIGKILL)
         sweep(mark, below=False)
+        # What agents started has their mark, not the test's: a test that failed leaves it.
+        for process in left_over(tmp_path):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
