@@ -67,7 +67,7 @@ class LeaseApi(Protocol):
         ...
 
     def resize(self, lease: str, workers: tuple[int, int], client_id: str) -> LeaseView:
-        """Change the request's bounds; the elastic stage follows."""
+        """Change the request's bounds. A running gang follows at once, as far as GPUs are free."""
         ...
 
     def release(self, lease: str, reason: str, client_id: str, force: bool = False) -> LeaseView:
