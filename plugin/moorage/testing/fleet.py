@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -103,8 +104,8 @@ class FakeFleet:
 
     def close(self) -> None:
         """Agents first, else they would report what is then killed."""
-        for agent in self._agents.values():
-            agent.stop()
+        with ThreadPoolExecutor(max(1, len(self._agents))) as pool:
+            list(pool.map(lambda agent: agent.stop(), self._agents.values()))
         for name in self.nodes:
             _end_jobs(self.folder / name)
         self._client.close()
