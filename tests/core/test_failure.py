@@ -41,7 +41,7 @@ def judged(one: Lease, **evidence: object) -> Retry | Stop:
             Outcome.FAILED,
             "attempt 1 exited 3; last line: ValueError: no data",
         ),
-        (RAY, {"exit_code": 127}, Outcome.FAILED, "attempt 1 was not found"),
+        (RAY, {"exit_code": 127}, Outcome.FAILED, "attempt 1 found no such program"),
         (RAY, {"signal": 11}, Outcome.FAILED, "attempt 1 crashed (SIGSEGV)"),
         (RAY, {"signal": 42}, Outcome.FAILED, "attempt 1 died by signal 42"),
         (

@@ -62,22 +62,20 @@ class Broker:
             wait: stand by until the present writer is gone, instead of failing; at most `wait_timeout` seconds.
 
         Raises:
+            Invalid: `url` is no URL of such a database.
+            Unavailable: the database cannot be reached or read; names it.
             Conflict: another broker writes the database, or its schema is newer than this version.
         """
         store = Store(url)
-        try:
+        with store.opening():
             held = lock.take(store, wait, wait_timeout)
-        except BaseException:
-            store.close()
-            raise
-        try:
-            migrate.upgrade(store.engine)
-            keeper = _keeper(store, policy, clock or SystemClock(), public_url, mlflow_uri, logs)
-            return cls(keeper, held)
-        except BaseException:
-            store.close()
-            held.release()
-            raise
+            try:
+                migrate.upgrade(store.engine)
+                keeper = _keeper(store, policy, clock or SystemClock(), public_url, mlflow_uri, logs)
+                return cls(keeper, held)
+            except BaseException:
+                held.release()
+                raise
 
     def start(self) -> None:
         """Begin to tick and to decide."""

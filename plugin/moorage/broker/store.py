@@ -12,9 +12,10 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Executable, StaticPool, Table, create_engine, delete, event, insert, update
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from moorage.api.codec import dumps
-from moorage.api.errors import Conflict
+from moorage.api.errors import Conflict, Invalid, Unavailable
 from moorage.api.values import Event
 from moorage.broker import schema
 from moorage.broker.memo import Memo
@@ -68,15 +69,40 @@ def stamp(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="microseconds")
 
 
+def _url(text: str) -> URL:
+    """Raises `Invalid` for what is no URL, or one of another database."""
+    shown = "(not shown)" if "@" in text else text
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise Invalid("database", shown, "give a URL, for example sqlite:///moorage.db") from None
+    if url.get_backend_name() not in ("sqlite", "postgresql"):
+        raise Invalid("database", shown, "use SQLite or PostgreSQL, for example sqlite:///moorage.db")
+    return url
+
+
 class Store:
     """SQLite or PostgreSQL. `write` is called by one thread at a time; reads come from any."""
 
     def __init__(self, url: str) -> None:
-        self.url = make_url(url)
+        self.url = _url(url)
         self.in_memory = _in_memory(self.url)
         self.engine = _engine(self.url, self.in_memory)
         # A database in memory has one connection for all threads.
         self._guard = RLock() if self.in_memory else nullcontext()
+
+    @contextmanager
+    def opening(self) -> Iterator[None]:
+        """Raises `Unavailable` with the database's own words for what it refuses inside; then it is closed."""
+        try:
+            yield
+        except DBAPIError as error:
+            self.close()
+            why = str(error.orig).partition("\n")[0]
+            raise Unavailable(f"the database {self.url.render_as_string()} cannot be used: {why}") from error
+        except BaseException:
+            self.close()
+            raise
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:

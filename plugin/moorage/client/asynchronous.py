@@ -50,7 +50,7 @@ class AsyncClient:
         self._timeout = timeout
         self._retry_for = retry_for
         self._headers = wire.headers(token, act_for)
-        self._http = httpx.AsyncClient(base_url=self.url, timeout=timeout)
+        self._http = httpx.AsyncClient(base_url=self.url, timeout=timeout, verify=wire.is_secure(self.url))
 
     async def __aenter__(self) -> Self:
         return self

@@ -57,7 +57,7 @@ class Client:
         self._timeout = timeout
         self._retry_for = retry_for
         self._headers = wire.headers(token, act_for)
-        self._http = httpx.Client(base_url=self.url, timeout=timeout)
+        self._http = httpx.Client(base_url=self.url, timeout=timeout, verify=wire.is_secure(self.url))
 
     def __enter__(self) -> Self:
         return self

@@ -42,6 +42,11 @@ def base_url(url: str) -> str:
     return url.rstrip("/")
 
 
+def is_secure(url: str) -> bool:
+    """Whether certificates matter; where not, they need not be loaded, which takes as long as a call."""
+    return url.startswith("https://")
+
+
 def headers(token: str | None, act_for: str | None) -> dict[str, str]:
     """Headers of every call; never logged.
 

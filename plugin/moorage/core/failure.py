@@ -59,8 +59,8 @@ CAUSES: tuple[Cause, ...] = (
     Cause(fault=Fault.JOB, words="was interrupted (SIGINT)", signal=signals.SIGINT),
     Cause(fault=Fault.JOB, words="crashed (SIGSEGV)", signal=signals.SIGSEGV),
     Cause(fault=Fault.JOB, words="aborted (SIGABRT)", signal=signals.SIGABRT),
-    Cause(fault=Fault.JOB, words="is not executable", exit_code=126),
-    Cause(fault=Fault.JOB, words="was not found", exit_code=127),
+    Cause(fault=Fault.JOB, words="may not execute its program", exit_code=126),
+    Cause(fault=Fault.JOB, words="found no such program", exit_code=127),
 )
 
 #: How much of the last log line a sentence quotes.
