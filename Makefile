@@ -36,7 +36,7 @@ check: $(READY) ## lint, types, import contracts and the fast tests
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/pytest -q -n 2 -m "not system"
+	$(BIN)/pytest -q -n 3 -m "not system and not slow"
 
 format: $(READY) ## format the code
 	$(BIN)/ruff check --fix .

@@ -20,6 +20,9 @@ from moorage.client import Client
 from moorage.core.job import DoneWhen, JobKind
 from moorage.core.lease import LeaseState, Outcome
 
+#: Real waits: `make test` runs them, `make check` does not.
+pytestmark = pytest.mark.slow
+
 
 class Store(dict[str, Any]):
     """Stands in for Airflow's task state store."""

@@ -17,6 +17,9 @@ from moorage.client import Client
 from moorage.core.lease import LeaseState, Outcome
 from moorage.core.policy import Policy
 
+#: Real waits: `make test` runs them, `make check` does not.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def tidy(site: Site) -> Iterator[None]:

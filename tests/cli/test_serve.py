@@ -14,6 +14,9 @@ import pytest
 
 from moorage.client import Client
 
+#: Real waits: `make test` runs them, `make check` does not.
+pytestmark = pytest.mark.slow
+
 
 def wait_for(path: Path, process: subprocess.Popen[str], limit_s: float = 60) -> str:
     until = time.monotonic() + limit_s

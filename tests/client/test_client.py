@@ -28,6 +28,9 @@ from moorage.core.request import Request, Topology
 from moorage.web import bearer, create_app
 from moorage.web.problems import problem
 
+#: Real waits: `make test` runs them, `make check` does not.
+pytestmark = pytest.mark.slow
+
 
 def submission(**request: object) -> Submission:
     return Submission(

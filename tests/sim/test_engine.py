@@ -20,6 +20,9 @@ from moorage.sim.engine import simulate
 from moorage.sim.result import Result
 from moorage.sim.work import Arrival, Outage, Work
 
+#: Real waits: `make test` runs them, `make check` does not.
+pytestmark = pytest.mark.slow
+
 POLICY = Policy()
 PROCESS = Job(kind=JobKind.PROCESS, entrypoint=("python", "x.py"))
 SPOT = CapacityType.SPOT

@@ -17,6 +17,9 @@ from moorage.api.protocols import Api
 from moorage.client import Client
 from moorage.web import bearer, create_app
 
+#: Real waits: `make test` runs them, `make check` does not.
+pytestmark = pytest.mark.slow
+
 
 class OverHttp(InProcess):
     """The same broker and clock; what a principal does goes over HTTP."""

@@ -21,6 +21,9 @@ from moorage.core.lease import LeaseState
 from moorage.core.request import Request
 from moorage.web import bearer, create_app
 
+#: Real waits: `make test` runs them, `make check` does not.
+pytestmark = pytest.mark.slow
+
 #: Seconds within which a change must reach who waits.
 PROMPT_S = 1.0
 

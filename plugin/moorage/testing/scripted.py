@@ -59,19 +59,19 @@ class ScriptedBroker:
         with self._lock:
             self._away = False
 
-    def wait(self, node: str, done: Callable[[NodeReport], bool], timeout: float = 10.0) -> NodeReport:
+    def wait(self, node: str, done: Callable[[NodeReport], bool], timeout: float = 30.0) -> NodeReport:
         """The first report of the node for which `done` holds. Raises TimeoutError with the last one."""
         with self._lock:
             if not self._lock.wait_for(lambda: node in self.reports and done(self.reports[node]), timeout):
                 raise TimeoutError(f"{node} did not report it in {timeout} s; last: {self.reports.get(node)}")
             return self.reports[node]
 
-    def wait_task(self, node: str, allocation: str, done: Callable[[Task], bool], timeout: float = 10.0) -> Task:
+    def wait_task(self, node: str, allocation: str, done: Callable[[Task], bool], timeout: float = 30.0) -> Task:
         """The task, once it is reported and `done` holds for it."""
         report = self.wait(node, lambda r: any(t.allocation == allocation and done(t) for t in r.tasks), timeout)
         return next(task for task in report.tasks if task.allocation == allocation)
 
-    def wait_gone(self, node: str, allocation: str, timeout: float = 10.0) -> None:
+    def wait_gone(self, node: str, allocation: str, timeout: float = 30.0) -> None:
         self.wait(node, lambda r: all(t.allocation != allocation for t in r.tasks), timeout)
 
     def log(self, lease: str, epoch: int) -> str:
@@ -186,7 +186,7 @@ def _stop_without(parent: int, stop: threading.Event) -> None:
             stop.set()
 
 
-def wait_until(done: Callable[[], bool], timeout: float = 10.0, what: str = "it") -> None:
+def wait_until(done: Callable[[], bool], timeout: float = 30.0, what: str = "it") -> None:
     """Poll until `done`. Raises TimeoutError that says `what` did not happen."""
     limit = time.monotonic() + timeout
     while not done():
