@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,3 +114,28 @@ class Site:
             stderr=subprocess.PIPE,
             text=True,
         )
+
+
+class HangsUp:
+    """A server that hangs up on everybody, and a command that talks to it while the other tests run."""
+
+    def __init__(self, site: Site) -> None:
+        self.calls = 0
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._server.getsockname()[1]}"
+        self._thread = threading.Thread(target=self._hang_up, daemon=True)
+        self._thread.start()
+        self.command = site.start("run", "true", MOORAGE_URL=self.url)
+
+    def _hang_up(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                self._server.accept()[0].close()
+                self.calls += 1
+
+    def close(self) -> None:
+        self.command.kill()
+        self.command.communicate()
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+        self._thread.join(10)

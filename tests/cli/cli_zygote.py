@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import io
 import json
 import os
 import sys
 import traceback
 from typing import Any
 
+from moorage.api.errors import Unavailable
 from moorage.cli import main
+from moorage.client import Client
 
 #: What every command loads.
 MODULES = ("typer", "rich.console", "rich.table", "httpx", "pydantic", "moorage.client", "moorage.cli.app")
@@ -42,9 +46,19 @@ def become(call: dict[str, Any]) -> int:
     return 0
 
 
-def serve() -> None:
+def warm_up() -> None:
+    """Load what a command loads, also while it runs."""
     for module in MODULES:
         importlib.import_module(module)
+    sys.argv = ["moorage", "run", "--workers", "4..2", "true"]
+    with contextlib.redirect_stderr(io.StringIO()), contextlib.suppress(SystemExit):
+        main()
+    with Client("http://127.0.0.1:9", "nobody", retry_for=0) as client, contextlib.suppress(Unavailable):
+        client.fleet()
+
+
+def serve() -> None:
+    warm_up()
     for line in sys.stdin:
         child = os.fork()
         if not child:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from cli_terminal import Said, Site
+from cli_terminal import HangsUp, Said, Site
 
 from moorage.api.auth import Role
 
@@ -134,38 +131,6 @@ COMMANDS: list[tuple[list[str], str]] = [
 AGENT = ["agent", "join", "--node", "n9", "--state-dir", "state", "--fake-gpus", "1"]
 
 
-class Deaf:
-    """A server that hangs up on everybody, and a command that talks to it while the other tests run."""
-
-    def __init__(self, site: Site) -> None:
-        self.calls = 0
-        self._server = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self._server.getsockname()[1]}"
-        self._thread = threading.Thread(target=self._hang_up, daemon=True)
-        self._thread.start()
-        self.command = site.start("run", "true", MOORAGE_URL=self.url)
-
-    def _hang_up(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                self._server.accept()[0].close()
-                self.calls += 1
-
-    def close(self) -> None:
-        self.command.kill()
-        self.command.communicate()
-        self._server.shutdown(socket.SHUT_RDWR)
-        self._server.close()
-        self._thread.join(10)
-
-
-@pytest.fixture(scope="module")
-def deaf(site: Site) -> Iterator[Deaf]:
-    made = Deaf(site)
-    yield made
-    made.close()
-
-
 class Desk:
     """The site with `FILES` in its folder, and what it was like before."""
 
@@ -194,8 +159,8 @@ class Desk:
 
 
 @pytest.fixture(scope="module")
-def desk(site: Site, deaf: Deaf) -> Desk:
-    """Made after `deaf`, whose ten seconds the other tests use."""
+def desk(site: Site, hangs_up: HangsUp) -> Desk:
+    """Made after `hangs_up`, whose ten seconds these tests use."""
     return Desk(site)
 
 
@@ -288,11 +253,3 @@ def test_an_agent_that_cannot_join(desk: Desk, words: list[str], env: dict[str, 
 def test_an_agent_with_anothers_token(desk: Desk) -> None:
     said = desk.moorage(*AGENT, desk.broker.url, MOORAGE_TOKEN=desk.stray)
     refused(said, "agent-n7 speaks for node n7, not for n9")
-
-
-def test_a_broker_that_is_down(desk: Desk, deaf: Deaf) -> None:
-    """Tried again with pauses that grow, for ten seconds; then the address is named."""
-    out, err = deaf.command.communicate(timeout=30)
-    said = Said(deaf.command.returncode, out, err)
-    refused(said, f"no answer from {deaf.url} after 10 s: ", status=3)
-    assert 5 <= deaf.calls <= 60

@@ -50,8 +50,10 @@ class ServedBroker:
 
         from moorage.web import bearer, create_app
 
-        app = create_app(self.broker.acting, bearer(self.broker.authenticate), self.broker)
-        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, lifespan="on")
+        self._app = create_app(self.broker.acting, bearer(self.broker.authenticate), self.broker)
+        config = uvicorn.Config(
+            self._app, log_level="warning", access_log=False, timeout_graceful_shutdown=2, lifespan="on"
+        )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [listener]}, daemon=True)
         self._thread.start()
@@ -65,6 +67,9 @@ class ServedBroker:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.client.close()
+        # Else it would wait for long polls until its patience ends.
+        for server in self._server.servers:
+            server.get_loop().call_soon_threadsafe(self._app.state.end_polls)
         self._server.should_exit = True
         self._thread.join(STOP_S)
         self.broker.close()
