@@ -30,7 +30,7 @@ STOP_S = 3
 def serve(
     database: Annotated[str, typer.Option(help="SQLAlchemy URL; SQLite or PostgreSQL.")] = "sqlite:///moorage.db",
     host: Annotated[str, typer.Option(help="Address to bind; anything but loopback wants TLS in front.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.")] = 8740,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8740,
     public_url: Annotated[str | None, typer.Option(help="URL that agents and jobs reach; else host and port.")] = None,
     policy: Annotated[Path | None, typer.Option(help="Policy (TOML) for a database that has none yet.")] = None,
     mlflow: Annotated[str | None, typer.Option(help="MLflow tracking URI: record every lease there.")] = None,
