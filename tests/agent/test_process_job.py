@@ -16,14 +16,14 @@ from moorage.agent import AgentConfig, processes
 from moorage.api.values import Order, Task, TaskPhase, Want
 from moorage.testing.scripted import ScriptedBroker
 
+#: Real waits: `make test` runs them, `make check` does not.
+pytestmark = pytest.mark.slow
+
 Start = Callable[[AgentConfig], Callable[[], None]]
 MakeOrder = Callable[..., Order]
 
 SHOW = """
 import json, os, sys
-
-#: Real waits: `make test` runs them, `make check` does not.
-pytestmark = pytest.mark.slow
 names = ["CUDA_VISIBLE_DEVICES", "MOORAGE_ALLOCATION", "MOORAGE_FAKE_SAMPLE_SECONDS", "A", "B", "S", "MOORAGE_TOKEN",
          "PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"]
 print(json.dumps({n: os.environ.get(n) for n in names} | {"cwd": os.listdir("."), "python": sys.executable}))
