@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
+import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -45,6 +50,39 @@ def test_a_mark_lets_the_lease_go_and_an_end_by_itself_does_not(connected: Clien
     assert not ended_within(connected, lease, 4)
     listener.on_task_instance_failed(previous_state=None, task_instance=instance)
     assert ended_within(connected, lease, 8)
+
+
+def test_a_mark_while_the_triggerer_stands_still(
+    connected: Client, instance: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last poll is open at the broker, and nobody reads the answer."""
+    monkeypatch.setattr(listener, "QUIET_S", 2.5)
+    monkeypatch.setattr(listener, "LOOK_EVERY_S", 0.2)
+    lease = submit(connected, instance)
+    with frozen_watcher(connected, lease, timeout=3):
+        listener.on_task_instance_failed(previous_state=None, task_instance=instance)
+        assert ended_within(connected, lease, 20)
+
+
+@contextmanager
+def frozen_watcher(api: Client, lease: str, timeout: int) -> Iterator[None]:
+    """A watcher that asked once, and does nothing more."""
+    host, _, port = api.url.removeprefix("http://").partition(":")
+    body = json.dumps({"watcher": "frozen", "since": 10**6, "timeout": timeout})
+    head = [
+        f"POST /api/v1/leases/{lease}/watch HTTP/1.1",
+        f"Host: {host}",
+        f"Authorization: Bearer {os.environ['MOORAGE_TOKEN']}",
+        "Content-Type: application/json",
+        f"Content-Length: {len(body)}",
+    ]
+    with socket.create_connection((host, int(port))) as connection:
+        connection.sendall("\r\n".join([*head, "", body]).encode())
+        limit = time.monotonic() + 5
+        while api.get(lease).lease.owner_heard is None:
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+        yield
 
 
 def test_without_a_token_nothing_is_asked(

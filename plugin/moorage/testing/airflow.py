@@ -59,6 +59,7 @@ class AirflowStandalone:
         self._log_ports = (free_port(), free_port())
         self._processes: list[subprocess.Popen[bytes]] = []
         self._http = httpx.Client(base_url=self.url, timeout=30)
+        self._tokens: dict[str, str] = {}
 
     # --- starting and stopping
 
@@ -124,9 +125,28 @@ class AirflowStandalone:
         self.wait(limit_s)
 
     def start_triggerer(self) -> subprocess.Popen[bytes]:
-        """A second triggerer beside standalone's own."""
+        """One more triggerer, beside standalone's own or in its place."""
         port = {"AIRFLOW__LOGGING__TRIGGER_LOG_SERVER_PORT": str(free_port())}
         return self.spawn(self.command("triggerer"), self.home / "triggerer-2.log", port)
+
+    def triggerers(self) -> list[Any]:
+        """The `psutil.Process` of each triggerer, oldest first; what it started are its children."""
+        import psutil
+
+        found = []
+        for process in self._family():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                parent = process.parent()
+                if _runs(process, "triggerer") and not (parent and _runs(parent, "triggerer")):
+                    found.append(process)
+        return sorted(found, key=lambda process: process.create_time())
+
+    def kill(self) -> None:
+        """kill -9 of every process of this Airflow at once. `start` starts it again, on the same home."""
+        self._kill(self._family())
+        for process in self._processes:
+            process.wait(10)
+        self._processes.clear()
 
     def spawn(self, argv: Sequence[str], log: Path, more: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
         """Start one process in this Airflow's environment; `stop` ends it."""
@@ -215,13 +235,25 @@ class AirflowStandalone:
     # --- its API
 
     def token(self, user: str = USER) -> str:
-        """A bearer token of the API."""
-        answer = self._http.post("/auth/token", json={"username": user, "password": self.passwords[user]})
-        return str(answer.raise_for_status().json()["access_token"])
+        """A bearer token of the API: the last one, until the server refuses it."""
+        if user not in self._tokens:
+            answer = self._http.post("/auth/token", json={"username": user, "password": self.passwords[user]})
+            self._tokens[user] = str(answer.raise_for_status().json()["access_token"])
+        return self._tokens[user]
 
     def call(self, method: str, path: str, body: object = None, user: str | None = USER) -> httpx.Response:
         """One request below the server's root; `user` None: anonymous. The answer may be an error."""
-        headers = {"Authorization": f"Bearer {self.token(user)}"} if user else {}
+        if user is None:
+            return self._http.request(method, path, json=body)
+        known = user in self._tokens
+        answer = self._call_as(user, method, path, body)
+        if answer.status_code == httpx.codes.UNAUTHORIZED and known:
+            self._tokens.pop(user, None)
+            answer = self._call_as(user, method, path, body)
+        return answer
+
+    def _call_as(self, user: str, method: str, path: str, body: object) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.token(user)}"}
         return self._http.request(method, path, json=body, headers=headers)
 
     def get(self, path: str) -> Any:
@@ -297,3 +329,13 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def _runs(process: Any, subcommand: str) -> bool:
+    """Whether it is ``airflow <subcommand>``."""
+    import psutil
+
+    try:
+        return bool(process.cmdline()[-1:] == [subcommand])
+    except psutil.Error:
+        return False
